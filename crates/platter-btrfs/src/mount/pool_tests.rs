@@ -175,7 +175,7 @@ fn generation(superblock: &[u8; SUPERBLOCK_BYTES]) -> u64 {
     u64::from_le_bytes(superblock[0x48..0x50].try_into().unwrap())
 }
 
-/// A power cut may leave one device a generation older. Were it still so when the next commit fails on it, it would be
+/// A crash may leave one device a generation older. Were it still so when the next commit fails on it, it would be
 /// stale.
 #[test]
 fn devices_get_the_last_superblock_before_a_commit() {
@@ -200,5 +200,26 @@ fn devices_get_the_last_superblock_before_a_commit() {
     assert_eq!(generation(&superblock(&pool, 1)), after);
     let named = |bytes: &[u8; SUPERBLOCK_BYTES]| bytes[0xc9..0xd1].to_vec();
     assert_eq!(named(&superblock(&pool, 1)), named(&old), "its own number");
+    pool.assert_clean();
+}
+
+/// A superblock that power failed in is made whole by the next commit, from another copy on the device.
+#[test]
+fn torn_superblock_is_written_by_the_next_commit() {
+    let pool = Pool::make(2, 160, &["-d", "raid1", "-m", "raid1"]);
+    let old = superblock(&pool, 1);
+    let torn = pool.devices()[1].write_at(SUPERBLOCK_OFFSETS[0], &[0x5a; 512]);
+    torn.unwrap();
+    let mounted = mount(&pool).unwrap();
+    let root = mounted.root().unwrap();
+    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+    file.unwrap().sync(false).unwrap();
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    let [first, second] = [0, 1].map(|index| superblock(&pool, index));
+    assert_eq!(generation(&first), generation(&second));
+    let named = |bytes: &[u8; SUPERBLOCK_BYTES]| bytes[0xc9..0xd1].to_vec();
+    assert_eq!(named(&second), named(&old), "its own number");
     pool.assert_clean();
 }

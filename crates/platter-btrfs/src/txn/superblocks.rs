@@ -118,7 +118,7 @@ pub(super) fn write_log(fs: &WriteContext, log_root: RootPointer) -> Result<bool
 }
 
 /// Writes the superblock of the last commit to the devices that it had not reached yet. All that it leads to was durable
-/// on all of them before. So a commit that fails on one of them leaves that one as old as a cut between superblocks does.
+/// on all of them before. So a commit that fails on one of them leaves that one as old as a crash between superblocks does.
 ///
 /// # Errors
 /// Those of the devices.
@@ -247,10 +247,7 @@ fn write_copies(closed: &ClosedDevice, superblock: &Superblock) -> Result<()> {
         total_bytes,
         bytes_used,
     } = closed;
-    let mut bytes = [0; SUPERBLOCK_BYTES];
-    device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
-    let old: DiskSuperblock = zerocopy::transmute!(bytes);
-    let own = Superblock::decode(&old, SUPERBLOCK_OFFSETS[0])?;
+    let (own, old) = old_superblock(&**device, superblock)?;
     let superblock = Superblock {
         dev_item: DevItem {
             total_bytes,
@@ -261,6 +258,26 @@ fn write_copies(closed: &ClosedDevice, superblock: &Superblock) -> Result<()> {
     };
     let len_bytes = device.geometry().len_bytes;
     write_below(&**device, &superblock, &old, total_bytes.min(len_bytes))
+}
+
+/// What a device has in its place of the superblock: the newest of the other copies where the first is not whole, since
+/// power failed while it was written.
+fn old_superblock(
+    device: &dyn BlockDevice,
+    next: &Superblock,
+) -> Result<(Superblock, DiskSuperblock)> {
+    let [first, others @ ..] = SUPERBLOCK_OFFSETS.map(|at| read(device, at));
+    // What was on the device before it was of this filesystem may have left copies.
+    let is_own = |old: &Superblock| old.metadata_uuid == next.metadata_uuid;
+    let others = others.into_iter().flatten().filter(|(old, _)| is_own(old));
+    first.or_else(|error| others.max_by_key(|(old, _)| old.generation).ok_or(error))
+}
+
+fn read(device: &dyn BlockDevice, offset: u64) -> Result<(Superblock, DiskSuperblock)> {
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    device.read_at(offset, &mut bytes)?;
+    let disk: DiskSuperblock = zerocopy::transmute!(bytes);
+    Ok((Superblock::decode(&disk, offset)?, disk))
 }
 
 /// Writes the copies that end before `end`.
