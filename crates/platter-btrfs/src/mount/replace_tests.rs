@@ -225,7 +225,9 @@ fn replace_with_unused_blocks(devices_count: usize, profile: &str) {
     let number = index as u64 + 1;
     let target = open(&image);
     let replaced = devices(&fs).replace_device(number, &target, &mut Ignore);
-    assert!(!replaced.unwrap().is_cancelled);
+    let replaced = replaced.unwrap();
+    assert!(!replaced.is_cancelled);
+    assert_eq!(replaced.errors, 0, "what is restored is no error");
     let is_kept = |(_, at): &&Location| {
         let mut bytes = [0; 4096];
         target.read_at(*at, &mut bytes).unwrap();

@@ -139,7 +139,7 @@ fn copy_all(
         };
         count_extents(fs, chunk, counts)?;
         if chunk.profile.parity() > 0 {
-            copy_stripes(fs, source, target, (chunk, device), counts)?;
+            copy_stripes(fs, source, target, (chunk, device))?;
         } else {
             let write = |at, bytes: &[u8]| write_stripes(target, chunk, device, at, bytes);
             restripe::copy_chunk(fs, chunk, &write)?;
@@ -204,7 +204,6 @@ fn copy_stripes(
     source: &dyn BlockDevice,
     target: &dyn BlockDevice,
     (chunk, device): (&ChunkItem, DeviceId),
-    counts: &mut ScrubCounts,
 ) -> Result<()> {
     let mut bytes = vec![0; COPY_BYTES];
     let stripes = chunk.stripes.iter().enumerate();
@@ -219,7 +218,7 @@ fn copy_stripes(
                 restripe::while_thawed(fs, || Ok(target.write_at(at, piece)?))?;
             } else {
                 let place = (chunk, index, at - start);
-                copy_units(fs, (source, target), place, piece, counts)?;
+                copy_units(fs, (source, target), place, piece)?;
             }
             at = at.saturating_add(len as u64);
         }
@@ -234,7 +233,6 @@ fn copy_units(
     (source, target): (&dyn BlockDevice, &dyn BlockDevice),
     (chunk, stripe, offset): (&ChunkItem, usize, u64),
     bytes: &mut [u8],
-    counts: &mut ScrubCounts,
 ) -> Result<()> {
     let superblock = &fs.context().superblock;
     let unit_bytes = if chunk.flags.contains(BlockGroupFlags::DATA) {
@@ -255,8 +253,6 @@ fn copy_units(
             let Some(restored) = &restored else {
                 continue;
             };
-            counts.read_errors += 1;
-            counts.corrected_errors += 1;
             &restored[..]
         };
         restripe::while_thawed(fs, || Ok(target.write_at(at, bytes)?))?;

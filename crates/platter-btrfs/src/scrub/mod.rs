@@ -33,6 +33,7 @@ pub struct ScrubCounts {
     pub tree_bytes: u64,
     /// Copies that could not be read, or were not copied from a device that is replaced, or that may be wrong and could
     /// not be rewritten; sectors of rows with parity that could not be read, so that the parity was not compared.
+    /// What cannot be read of a device that is replaced, and was restored, is none.
     pub read_errors: u64,
     /// Copies of sectors whose checksum does not match.
     pub csum_errors: u64,
