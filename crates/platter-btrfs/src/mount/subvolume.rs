@@ -7,13 +7,11 @@ use crate::context::{FsContext, Subvolume};
 use crate::directory;
 use crate::ondisk::TreeId;
 use crate::ondisk::dir_item::Location;
-use crate::pool::unsupported;
 
 /// The subvolume that is chosen.
 ///
 /// # Errors
-/// `NotFound` if there is none, `InvalidArgument` for a path to something else, `Unsupported` for a path to another one
-/// than the number is of.
+/// `NotFound` if there is none, `InvalidArgument` for a path to something else, or to another one than the number is of.
 pub(super) fn choose(context: &FsContext, choice: &SubvolumeChoice) -> Result<Subvolume> {
     match choice {
         SubvolumeChoice::Default => existing(context, context.default_subvolume()?),
@@ -23,9 +21,9 @@ pub(super) fn choose(context: &FsContext, choice: &SubvolumeChoice) -> Result<Su
             let found = at(context, path)?;
             let id = numbered(*id);
             if found.id != id {
-                let feature = format!("mounting subvolume {} as subvolume {}", found.id.0, id.0);
-                let reason = "subvol= and subvolid= name different subvolumes";
-                return Err(unsupported(feature, Some(reason)));
+                let text = "subvol= and subvolid= name different subvolumes";
+                let text = format!("{text}, {} and {}", found.id.0, id.0);
+                return Err(Condition::InvalidArgument.because(text));
             }
             Ok(found)
         }
