@@ -1,14 +1,15 @@
 //! Mounts for writing: files that are changed against a model, judged by `btrfs check` and read by the kernel.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use platter_cache::MemoryBudget;
 use platter_ondisk::Locus;
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{
-    Condition, Context, CreateKind, Defragment, FallocateMode, Filesystem, Inode, Name, RenameMode,
-    SetAttr, SystemClock, XattrMode,
+    Condition, Context, CreateKind, Defragment, Error, FallocateMode, Filesystem, Inode, Name,
+    RenameMode, SetAttr, SystemClock, XattrMode,
 };
 use zerocopy::IntoBytes;
 
@@ -584,6 +585,13 @@ fn punched_space_beyond_the_end_is_freed() {
     let sectors = || file.attr().unwrap().sectors * 512;
     assert_eq!(sectors(), 2 * MIB);
     let punch = |range| file.fallocate(range, FallocateMode::PunchHole).unwrap();
+    for end in [MIB, MIB + 8192] {
+        let start = MIB + 8192;
+        let none = file.fallocate(Range { start, end }, FallocateMode::PunchHole);
+        let error = none.unwrap_err();
+        let is_right = matches!(error, Error::Condition(Condition::InvalidArgument));
+        assert!(is_right, "{error}");
+    }
     // Sectors that are in the range as a whole.
     punch(MIB + 1..MIB + 8191);
     assert_eq!(sectors(), 2 * MIB);

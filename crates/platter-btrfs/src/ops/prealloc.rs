@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use platter_vfs::Result;
 use platter_vfs::file::FileBlocks;
+use platter_vfs::{Condition, Result};
 
 use super::file_extents::EXTENT_CREDITS;
 use super::state::{Purpose, SECTOR_BYTES};
@@ -90,8 +90,14 @@ pub(super) fn with_kept_data(
 }
 
 /// Frees what whole sectors of a range have beyond the end of the file, as the kernel's btrfs does. No lock is held.
+///
+/// # Errors
+/// `InvalidArgument` for a range without bytes; else those of changing the file.
 pub(super) fn free_beyond_end(inode: &BtrfsInode, range: &Range<u64>) -> Result<()> {
     inode.check_write()?;
+    if range.is_empty() {
+        return Err(Condition::InvalidArgument.into());
+    }
     let _lock = inode.order.write();
     if inode.is_append_only() || range.end > inode.size_bytes_max() {
         return Ok(());
