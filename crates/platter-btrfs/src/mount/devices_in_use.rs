@@ -138,14 +138,13 @@ impl Devices for DevicesInUse {
             let present = member.device.ok_or_else(missing)?;
             let before_bytes = member.total_bytes.unwrap_or_default();
             let wanted = match length {
-                NewLength::Whole => before_bytes,
+                NewLength::Whole => {
+                    // So that the size counts that a block device has by now.
+                    present.grow(before_bytes)?;
+                    present.geometry().len_bytes
+                }
                 NewLength::Bytes(bytes) => bytes,
                 NewLength::Larger(bytes) => before_bytes.saturating_add(bytes),
-            };
-            present.grow(wanted)?;
-            let wanted = match length {
-                NewLength::Whole => present.geometry().len_bytes,
-                NewLength::Bytes(_) | NewLength::Larger(_) => wanted,
             };
             let moving = &mut self.until_end(moving);
             let moved = pool::resize_device(fs, device, wanted, moving)?;

@@ -111,7 +111,7 @@ impl PoolRequest {
         pool::remove_device(&self.open()?, device, moving)
     }
 
-    /// Changes the length of a device. What is beyond a shorter one is moved.
+    /// Changes the length of a device, whose file becomes longer with it. What is beyond a shorter one is moved.
     ///
     /// # Errors
     /// `ENOSPC` where there is no space for it, or for a length beyond the device.
