@@ -6,6 +6,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::{Condition, Context, CreateKind, Error, Filesystem, SystemClock};
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::devices_in_use_tests::{devices, everything, to_the_end};
 use super::write_tests;
 use super::{Btrfs, MountOptions};
 use crate::ondisk::balance::DiskBalance;
@@ -29,33 +30,60 @@ fn insert(pool: &Pool, key: Key, data: impl Fn(Vec<u8>) -> Vec<u8>) {
     fs.sync().unwrap();
 }
 
-#[test]
-fn paused_balance_is_left_to_the_kernel() {
-    const STATUS: &str = r#"
-mount -t btrfs -o "skip_balance,$options" "$device" "$root"
-btrfs balance status "$root" || :
-cat "$root"/file
-btrfs balance resume "$root"
-btrfs balance status "$root" || :
-"#;
+/// A filesystem with a paused balance of data.
+fn with_paused_balance() -> Pool {
     let pool = Pool::make(1, 256, &["-m", "single"]);
     let mut balance = DiskBalance::new_zeroed();
     // Of data.
     balance.flags = 1.into();
     let key = Key::new(BALANCE_OBJECT, ItemKind::TEMPORARY_ITEM, 0);
     insert(&pool, key, |_| balance.as_bytes().to_vec());
-    let mounted = write_tests::mount(&pool);
-    let root = mounted.root().unwrap();
-    let name = write_tests::name("file");
-    let file = root.create(&Context::root(), name, CreateKind::Regular, 0o644);
-    file.unwrap().write_at(0, b"contents").unwrap();
-    drop(root);
-    write_tests::finish(&pool, mounted);
-    let shown = pool.run(STATUS);
+    pool
+}
+
+/// Goes on with it by the kernel.
+fn resume(pool: &Pool) {
+    const RESUME: &str = r#"
+mount -t btrfs -o "skip_balance,$options" "$device" "$root"
+btrfs balance status "$root" || :
+cat "$root"/file
+btrfs balance resume "$root"
+btrfs balance status "$root" || :
+"#;
+    let shown = pool.run(RESUME);
     assert!(shown.contains("is paused"), "{shown}");
     assert!(shown.contains("contents"), "{shown}");
     assert!(shown.contains("No balance found"), "{shown}");
     pool.assert_clean();
+}
+
+/// Mounts it and makes a file, which [`resume`] looks at.
+fn make_file(pool: &Pool) -> Btrfs {
+    let mounted = write_tests::mount(pool);
+    let root = mounted.root().unwrap();
+    let name = write_tests::name("file");
+    let file = root.create(&Context::root(), name, CreateKind::Regular, 0o644);
+    file.unwrap().write_at(0, b"contents").unwrap();
+    mounted
+}
+
+#[test]
+fn paused_balance_is_left_to_the_kernel() {
+    let pool = with_paused_balance();
+    let mounted = make_file(&pool);
+    write_tests::finish(&pool, mounted);
+    resume(&pool);
+}
+
+#[test]
+fn paused_balance_stays_through_another() {
+    let pool = with_paused_balance();
+    let mounted = make_file(&pool);
+    mounted.sync().unwrap();
+    let moved = devices(&mounted).balance(&everything(), &mut to_the_end);
+    assert!(moved.unwrap().moved > 1);
+    write_tests::finish(&pool, mounted);
+    resume(&pool);
 }
 
 #[test]
