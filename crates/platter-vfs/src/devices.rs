@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 
-use crate::{CheckReport, CheckSink, Condition, Result};
+use crate::{CheckSink, Condition, Result};
 
 /// Listens to chunks being moved: how many were, and how many there are. `Break` ends it after the last one.
 pub type Moving<'m> = &'m mut dyn FnMut(u64, u64) -> ControlFlow<()>;
@@ -60,16 +60,6 @@ pub struct Scrubbed {
     pub uncorrectable: u64,
     /// What was counted, under the names of `btrfs scrub status -R`.
     pub counters: Vec<(Cow<'static, str>, u64)>,
-}
-
-impl From<(&CheckReport, bool)> for Scrubbed {
-    fn from((report, repairs): (&CheckReport, bool)) -> Self {
-        Self {
-            is_cancelled: report.cancelled,
-            repairs,
-            ..Self::default()
-        }
-    }
 }
 
 /// What is balanced, in the words of `btrfs balance`: the filters of each type, such as `usage=50,convert=raid1`.
