@@ -36,7 +36,7 @@ pub struct Trim {
     pub min_bytes: u64,
 }
 
-/// One mounted filesystem. Dropping it without [`unmount`](Self::unmount) is a power cut.
+/// One mounted filesystem. Dropping it without [`unmount`](Self::unmount) is a crash.
 pub trait Filesystem: Send + Sync + Debug {
     /// What it says about itself.
     fn describe(&self) -> Description;
@@ -98,7 +98,7 @@ pub trait Filesystem: Send + Sync + Debug {
         self.stat_fs()
     }
 
-    /// Returns when everything done so far survives a power cut.
+    /// Returns when everything done so far survives a crash.
     fn sync(&self) -> Result<()>;
 
     /// The label as it is now, without padding.

@@ -501,7 +501,7 @@ pub trait Inode: Send + Sync + Debug {
         read_only()
     }
 
-    /// Returns when the file's data, and the metadata needed to reach it, survive a power cut;
+    /// Returns when the file's data, and the metadata needed to reach it, survive a crash;
     /// with `data_only`, times may be left out.
     fn sync(&self, data_only: bool) -> Result<()> {
         let _ = data_only;
