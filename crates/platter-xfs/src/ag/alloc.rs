@@ -157,9 +157,10 @@ pub(crate) fn take(group: &mut Group<'_>, start: AgBlock, count: u32) -> Result<
 }
 
 /// Blocks that nothing may have that has no LSN, as inodes of a new chunk, values of attributes and parts of directory
-/// blocks: those that this change
-/// freed, or a checkpoint that is not durable. An older checkpoint may hold what they were, which is replayed over all that
-/// has no newer LSN, unless a later checkpoint cancels it; and one that cancels it skips new inodes of its own there.
+/// blocks: those that this change freed, or a checkpoint that is not durable. An older checkpoint may hold what they were,
+/// which is replayed over all that has no newer LSN, unless a later checkpoint cancels it; and one that cancels it skips new
+/// inodes of its own there. What nothing at all may have, as its old contents are replayed over any LSN, is
+/// [withheld](super::Groups::withhold): chunks of inodes, and parts of directory blocks.
 fn blocks_to_be_replayed(group: &mut Group<'_>) -> RangeSet<u32> {
     let mut blocks = RangeSet::default();
     let Some(busy) = group.busy else {

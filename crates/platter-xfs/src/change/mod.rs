@@ -28,7 +28,7 @@ use crate::txn::{BlockType, FoundInode, InodePlace, Log, NewBytes, NewImage, Tra
 pub use claim::{Goal, claim, unclaim};
 pub use cost::Cost;
 pub use inodes::NewInode;
-pub use release::{Unmapped, add_owner, free_mapping, owner_of, unmap};
+pub use release::{Unmapped, add_owner, free_mapping, owner_of, unmap, withhold_parts};
 
 /// A change of the filesystem, which has the groups that it looks at.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::extent::Mapping;
 use crate::ondisk::inode::InodeFlags2;
 use crate::ondisk::{AgNr, FileBlock, ForkKind, FsBlock, Geometry, Inode, InodeNr};
+use crate::space::Claim;
 
 /// Blocks of metadata that are freed at once: each is logged as cancelled. A multiple of the blocks of the
 /// largest directory block.
@@ -121,7 +122,7 @@ pub fn unmap(
         let count = end_here.0.saturating_sub(first.0);
         for gone in fork.unmap(&mut change.groups, first, count)? {
             if let Some(unit) = unit {
-                forget_metadata(change, &gone, (unit, is_directory));
+                forget_metadata(&mut change.groups, &gone, (unit, is_directory))?;
             }
             free_mapping(&mut change.groups, &gone, number, (kind, is_shared))?;
         }
@@ -137,25 +138,40 @@ pub fn unmap(
 
 /// Pieces of metadata that are about to be freed must not be replayed. Of those of a directory that lie in several
 /// extents, the log has each block by itself.
-fn forget_metadata(change: &mut Change<'_>, gone: &Mapping, (unit, is_directory): (u64, bool)) {
-    let geometry = change.context.geometry();
+fn forget_metadata(
+    groups: &mut Groups,
+    gone: &Mapping,
+    (unit, is_directory): (u64, bool),
+) -> Result<()> {
+    let block_bits = groups.geometry().block_bits;
     let mut at = 0;
     while at < gone.count {
         let next = (gone.offset.0 + at + 1).next_multiple_of(unit) - gone.offset.0;
-        let mut count = next.min(gone.count) - at;
-        if is_directory && count < unit {
-            count = 1;
+        let blocks = at..next.min(gone.count);
+        at = blocks.end;
+        let mut step = blocks.end - blocks.start;
+        if is_directory && step < unit {
+            withhold_parts(groups, FsBlock(gone.start + blocks.start), step)?;
+            step = 1;
         }
-        let bytes = count << geometry.block_bits;
-        if let Some(bytes) = u32::try_from(bytes)
-            .ok()
-            .filter(|len| len.is_power_of_two())
-        {
-            let place = geometry.byte_offset(FsBlock(gone.start + at));
-            change.groups.blocks_mut().forget(place, bytes);
+        let bytes = u32::try_from(step << block_bits);
+        let Some(bytes) = bytes.ok().filter(|len| len.is_power_of_two()) else {
+            continue;
+        };
+        for skipped in blocks.step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
+            let place = groups.geometry().byte_offset(FsBlock(gone.start + skipped));
+            groups.blocks_mut().forget(place, bytes);
         }
-        at += count;
     }
+    Ok(())
+}
+
+/// Withholds blocks that held parts of directory blocks and are about to be freed. What the log has of parts is replayed
+/// over all that came to their blocks, whatever its LSN, and a cancel item is lost where that is logged under the same key.
+pub fn withhold_parts(groups: &mut Groups, first: FsBlock, count: u64) -> Result<()> {
+    let (ag, start) = groups.geometry().split(first);
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    groups.withhold(Claim { ag, start, count })
 }
 
 /// The blocks of a piece of metadata in a fork; `None` for contents.

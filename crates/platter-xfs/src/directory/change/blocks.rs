@@ -7,7 +7,7 @@ use platter_vfs::{Condition, Result};
 use super::place::{DirPlace, alloc_block};
 use super::{DataFork, DirectoryChange, KNOWN_BLOCKS_MAX, KnownMappings, Located};
 use crate::ag::{BlockRole, Groups};
-use crate::change::free_mapping;
+use crate::change::{free_mapping, withhold_parts};
 use crate::directory::{DirectoryRule, Form};
 use crate::fork::ForkEdit;
 use crate::ondisk::chunks::Chunks;
@@ -216,7 +216,11 @@ impl<'f> DirectoryChange<'_, 'f> {
         let (fork, groups) = self.changing_fork()?;
         let gone = fork.unmap(groups, first, geometry.dir_block_blocks().into())?;
         place.forget(groups.blocks_mut(), geometry);
+        let is_split = matches!(place, DirPlace::Parts(_));
         for gone in gone {
+            if is_split {
+                withhold_parts(groups, FsBlock(gone.start), gone.count)?;
+            }
             free_mapping(groups, &gone, owner, (ForkKind::Data, false))?;
         }
         Ok(())
