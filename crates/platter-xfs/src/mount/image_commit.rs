@@ -8,6 +8,7 @@
 //! Records of the log bear the UUID of the filesystem, so that none can change it: a new one is in the sector of the primary
 //! superblock, which is written while the log is clean and its last record bears none.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,10 +18,12 @@ use platter_cache::MemoryBudget;
 use platter_cache::buffer::BlockSize;
 use platter_ondisk::Uuid;
 use platter_ondisk::verify::Unverified;
+use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Error, Result, Unsupported};
 use zerocopy::FromBytes;
 
 use super::MountOptions;
+use super::split_blocks;
 use super::unused::Unused;
 use super::writing::has_unlinked;
 use crate::context::FsContext;
@@ -75,7 +78,10 @@ struct Changes {
 /// The states before and after.
 struct States<'s> {
     /// As it is afterwards.
+    after: &'s FsContext,
     geometry: &'s Geometry,
+    /// The blocks of directory blocks in several extents afterwards, read when they are asked for.
+    split: OnceCell<RangeSet<u64>>,
     /// How far the filesystem reached.
     old_blocks: u64,
     old: Unused,
@@ -105,7 +111,9 @@ impl ImageCommit {
         let after = self.context_after()?;
         let states = States {
             old_blocks: context.geometry().data_blocks(),
+            after: &after,
             geometry: after.geometry(),
+            split: OnceCell::new(),
             old: Unused::read(&context)?,
             new: Unused::read(&after)?.with_free_lists(&after)?,
             log,
@@ -340,7 +348,15 @@ impl ImageCommit {
             changes.add(geometry, at, (before, after), what);
             return Ok(());
         }
-        let (start, len, what) = self.find_block(geometry, at)?;
+        let (start, len, what) = match self.find_block(geometry, at)? {
+            Some(found) => found,
+            // Nothing in a part of a directory block in several extents shows what it is.
+            None if states.is_split(at)? => {
+                let what = BlockType::new(BlockKind::DirPart, 0);
+                (at, geometry.block_bytes(), what)
+            }
+            None => return Err(unknown()),
+        };
         let mut before = vec![0; len as usize];
         self.device.read_at(start, &mut before)?;
         let after = self.bytes_after(start, len)?;
@@ -348,9 +364,9 @@ impl ImageCommit {
         Ok(())
     }
 
-    /// The block of metadata that lies at a byte: its start, its length and its type. Those of directories may be
-    /// several blocks of the filesystem, and so may be targets of links.
-    fn find_block(&self, geometry: &Geometry, at: u64) -> Result<(u64, u32, BlockType)> {
+    /// The block of metadata that lies at a byte: its start, its length and its type; `None` if no block there bears one.
+    /// Those of directories may be several blocks of the filesystem, and so may be targets of links.
+    fn find_block(&self, geometry: &Geometry, at: u64) -> Result<Option<(u64, u32, BlockType)>> {
         let (block, dir_block) = (geometry.block_bytes(), geometry.dir_block_bytes());
         let matches = |start: u64, len: u32| -> Result<Option<BlockType>> {
             let bytes = self.bytes_after(start, len)?;
@@ -373,15 +389,26 @@ impl ImageCommit {
                     continue;
                 };
                 if let Some(what) = matches(start, len)? {
-                    return Ok((start, len, what));
+                    return Ok(Some((start, len, what)));
                 }
             }
         }
-        if dir_block > block {
-            // Of a directory block in several extents, which nothing shows in a part of it.
-            return Ok((at, block, BlockType::new(BlockKind::DirPart, 0)));
+        Ok(None)
+    }
+}
+
+impl States<'_> {
+    /// Whether a block is of a directory block that lies in several extents.
+    fn is_split(&self, at: u64) -> Result<bool> {
+        if self.geometry.dir_block_blocks() == 1 {
+            return Ok(false);
         }
-        Err(unknown())
+        let block = at >> self.geometry.block_bits;
+        if let Some(split) = self.split.get() {
+            return Ok(split.contains(block));
+        }
+        let split = split_blocks::read(self.after)?;
+        Ok(self.split.get_or_init(|| split).contains(block))
     }
 }
 
@@ -502,6 +529,7 @@ fn unknown() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use platter_block::{OverlayDevice, OverlayOptions};
     use platter_ondisk::Uuid;
     use platter_vfs::{CreateKind, Filesystem};
 
@@ -544,9 +572,46 @@ mod tests {
         };
         let start = geometry.byte_offset(FsBlock(mapping.start));
         for at in [start, start + 1024] {
-            let (found, len, what) = commit.find_block(&geometry, at).unwrap();
+            let (found, len, what) = commit.find_block(&geometry, at).unwrap().unwrap();
             assert_eq!((found, len, what.kind), (start, 2048, BufferType::Symlink));
         }
+    }
+
+    #[test]
+    fn overwritten_contents_are_refused_where_directory_blocks_have_parts() {
+        let device = device_of(&MkfsOptions {
+            block_bytes: Some(1024),
+            ..MkfsOptions::new(Uuid::from_bytes([7; 16]))
+        });
+        let xfs = mount(&device);
+        let file = create(&*xfs.root().unwrap(), "file", CreateKind::Regular).unwrap();
+        file.write_at(0, &[1; 1024]).unwrap();
+        file.sync(false).unwrap();
+        let number = InodeNr::new(file.id().number).unwrap();
+        let context = xfs.context();
+        let map = ForkMap::of_data(context, &inode::read(context, number).unwrap()).unwrap();
+        let run = map.lookup(context, FileBlock(0)).unwrap();
+        let start = FsBlock(run.mapping().unwrap().start);
+        let at = context.geometry().byte_offset(start);
+        drop(file);
+        xfs.unmount().unwrap();
+        let new = Arc::new(OverlayDevice::new(
+            Arc::clone(&device),
+            OverlayOptions::default(),
+        ));
+        new.write_at(at, &[2; 1024]).unwrap();
+        let commit = ImageCommit {
+            device: Arc::clone(&device),
+            unseen: Arc::clone(&device),
+            new,
+            written: std::iter::once(at..at + 1024).collect(),
+            options: MountOptions::default(),
+            budget: budget(),
+        };
+        assert!(matches!(commit.run(), Err(Error::Unsupported(_))));
+        let mut contents = [0; 1024];
+        device.read_at(at, &mut contents).unwrap();
+        assert_eq!(contents, [1; 1024]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod writing;
 mod growfs;
 mod devices_in_use;
 mod image_commit;
+mod split_blocks;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -109,7 +109,7 @@ fn set(file: &dyn Inode, text: &str) {
 }
 
 /// The blocks of a fork.
-fn blocks(xfs: &Xfs, file: &dyn Inode, kind: ForkKind) -> Vec<FsBlock> {
+pub(super) fn blocks(xfs: &Xfs, file: &dyn Inode, kind: ForkKind) -> Vec<FsBlock> {
     let context = xfs.context();
     let number = InodeNr::new(file.id().number).unwrap();
     let inode = crate::inode::read(context, number).unwrap();
@@ -252,7 +252,7 @@ fn value_waits_for_blocks_where_there_are_no_others() {
 }
 
 /// Leaves two blocks in a row here and there of what is free; all others are about to be used.
-fn fragment(xfs: &Xfs) {
+pub(super) fn fragment(xfs: &Xfs) {
     const STEP: u32 = 8;
     let context = xfs.context();
     for ag in context.geometry().groups() {
