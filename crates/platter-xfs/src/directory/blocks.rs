@@ -91,8 +91,16 @@ impl Directory<'_> {
 
     /// Which kind of block of a hash tree lies at a place.
     pub(crate) fn kind_at(&self, place: Place) -> Result<Option<DaKind>> {
-        let block = self.read_place(place, &Unverified)?;
-        Ok(DaKind::of(&block, self.context.geometry().features.is_v5()))
+        let geometry = self.context.geometry();
+        let count = geometry.dir_block_blocks();
+        // Of one that is not in one extent, the first block has the magic number, and is cached by itself.
+        let count = if place.count >= u64::from(count) {
+            count
+        } else {
+            1
+        };
+        let block = self.context.read_blocks(place.start, count, &Unverified)?;
+        Ok(DaKind::of(&block, geometry.features.is_v5()))
     }
 
     /// The block of entries with this number; `None` if it is not mapped.

@@ -1,6 +1,5 @@
 //! Blocks of a directory under change.
 
-use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
 
@@ -162,7 +161,7 @@ impl<'f> DirectoryChange<'_, 'f> {
             return Ok(None);
         };
         let blocks = self.change.groups.blocks();
-        let bytes = place.read(blocks, self.change.geometry(), &Unverified)?;
+        let bytes = place.read_start(blocks, self.change.geometry())?;
         Ok(DaKind::of(&bytes, true))
     }
 

@@ -56,6 +56,19 @@ impl DirPlace {
         Ok(Verified::Read(bytes))
     }
 
+    /// The first bytes of the directory block, those of one block at least; not verified.
+    pub(super) fn read_start<'b>(
+        &self,
+        blocks: &'b Blocks,
+        geometry: &Geometry,
+    ) -> Result<Verified<'b>> {
+        let len = match self {
+            Self::Whole(_) => geometry.dir_block_bytes(),
+            Self::Parts(_) => geometry.block_bytes(),
+        };
+        blocks.verified(geometry.byte_offset(self.first()), len, &Unverified)
+    }
+
     /// Has `change` change the directory block, verified, in place, and say what it changes.
     pub(super) fn edit<R>(
         &self,
@@ -69,7 +82,10 @@ impl DirPlace {
             return blocks.edit_verified(at, len, role, geometry, change);
         }
         let verifier = BlockVerifier::new(geometry, role.kind, role.owner);
-        let mut bytes = self.read(blocks, geometry, &verifier)?.to_vec();
+        let mut bytes = match self.read(blocks, geometry, &verifier)? {
+            Verified::Read(bytes) => bytes,
+            found @ (Verified::Changed(_) | Verified::Committed(_)) => found.to_vec(),
+        };
         let changed = change(&mut bytes, &mut Chunks::default());
         self.write(blocks, geometry, role, bytes)?;
         Ok(changed)
