@@ -92,10 +92,8 @@ impl Shape {
         options: &MkfsOptions,
     ) -> Result<Self> {
         let log_bytes = log.map(|log| log.len_bytes);
-        let device_sector = device
-            .logical_block_bytes
-            .max(log.map_or(0, |log| log.logical_block_bytes));
-        let bits = Bits::choose(device_sector, options)?;
+        let log_sector = log.map(|log| log.logical_block_bytes);
+        let bits = Bits::choose((device.logical_block_bytes, log_sector), options)?;
         let groups = Groups::choose(device.len_bytes >> bits.block, bits, options)?;
         let log_stripe = log_stripe_bytes(bits, options)?;
         let log_stripe_blocks = (log_stripe >> bits.block).max(1);
@@ -137,8 +135,11 @@ impl Shape {
 }
 
 impl Bits {
-    /// Chooses them for devices with sectors of so many bytes.
-    fn choose(device_sector: u32, options: &MkfsOptions) -> Result<Self> {
+    /// Chooses them for a device with sectors of so many bytes, and the device of the log if it is another one.
+    fn choose(
+        (data_sector, log_sector): (u32, Option<u32>),
+        options: &MkfsOptions,
+    ) -> Result<Self> {
         let block_bytes = options.block_bytes.unwrap_or(4096);
         let block = power(block_bytes, 1024..=65536).ok_or_else(|| {
             unfit(
@@ -147,9 +148,12 @@ impl Bits {
                 "a power of two from 1024 to 65536 is",
             )
         })?;
+        let (device_sector, shorter) = match log_sector {
+            Some(log) if log > data_sector => (log, "the sector size of the log device or more is"),
+            _ => (data_sector, "the sector size of the device or more is"),
+        };
         let device_sector = device_sector.max(512);
         let sector_bytes = options.sector_bytes.unwrap_or(device_sector);
-        let shorter = "the sector size of the device or more is";
         if block_bytes < device_sector {
             return Err(unfit("blocks", block_bytes, shorter));
         }
@@ -589,6 +593,27 @@ pub(super) mod tests {
                 "101 percent of inodes",
             ),
         ] {
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn sectors_below_those_of_the_log_device_are_refused_by_its_name() {
+        let device = |logical_block_bytes| DeviceGeometry {
+            len_bytes: GIB,
+            logical_block_bytes,
+            physical_block_bytes: 4096,
+            read_only: false,
+        };
+        let mut options = options();
+        options.sector_bytes = Some(512);
+        for (data, log, expected) in [
+            (512, 4096, "the sector size of the log device"),
+            (4096, 4096, "the sector size of the device"),
+            (4096, 512, "the sector size of the device"),
+        ] {
+            let shape = Shape::choose(&device(data), Some(&device(log)), &options);
+            let error = shape.unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
     }
