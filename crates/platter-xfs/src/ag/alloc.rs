@@ -162,18 +162,33 @@ pub(crate) fn take(group: &mut Group<'_>, start: AgBlock, count: u32) -> Result<
 /// inodes of its own there. What nothing at all may have, as its old contents are replayed over any LSN, is
 /// [withheld](super::Groups::withhold): chunks of inodes, and parts of directory blocks.
 fn blocks_to_be_replayed(group: &mut Group<'_>) -> RangeSet<u32> {
-    let mut blocks = RangeSet::default();
     let Some(busy) = group.busy else {
-        return blocks;
+        return RangeSet::default();
     };
     *group.left_busy |= !busy.is_empty();
+    let mut blocks = freed_now(group);
     for (_, extent) in busy {
         blocks.insert(extent.clone());
     }
+    blocks
+}
+
+/// Blocks of the group that this change freed.
+fn freed_now(group: &Group<'_>) -> RangeSet<u32> {
+    let mut blocks = RangeSet::default();
     for freed in group.freed.iter().filter(|freed| freed.ag == group.ag) {
         blocks.insert(freed.start.0..freed.start.0.saturating_add(freed.count));
     }
     blocks
+}
+
+/// Whether there are `count` blocks in a row for what has no LSN once the checkpoints that freed them are durable.
+pub(crate) fn has_busy_run(group: &Group<'_>, count: u32) -> Result<bool> {
+    if group.busy.is_none_or(<[_]>::is_empty) {
+        return Ok(false);
+    }
+    let found = find_by_length(group, count, 1, &freed_now(group))?;
+    Ok(found.is_some_and(|(_, found)| found == count))
 }
 
 /// Allocates blocks in a row, at most so many, for what has no LSN; without an owner yet. `None` if there are none.

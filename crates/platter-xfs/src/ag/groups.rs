@@ -47,6 +47,8 @@ pub struct Groups {
     withheld: Vec<Claim>,
     /// Busy blocks were left out of a search.
     left_busy: bool,
+    /// Blocks that were freed before the change was begun are not busy any more: it waited for them.
+    has_waited: bool,
 }
 
 /// What the superblock counts of groups.
@@ -111,6 +113,7 @@ impl Groups {
             taken: Vec::new(),
             withheld: Vec::new(),
             left_busy: false,
+            has_waited: false,
         }
     }
 
@@ -129,6 +132,16 @@ impl Groups {
     /// Whether there may be space for what was not found once the checkpoints that freed blocks are durable.
     pub(crate) fn has_left_busy(&self) -> bool {
         self.left_busy
+    }
+
+    /// Says that the change waited for blocks that were freed before it was begun.
+    pub(crate) fn note_waited(&mut self) {
+        self.has_waited = true;
+    }
+
+    /// Whether the change waited for blocks that were freed before it was begun; it does so once.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.has_waited
     }
 
     /// Releases a group that was not changed.

@@ -231,8 +231,12 @@ impl FsContext {
 impl<'f> Change<'f> {
     fn new(context: &'f FsContext, transaction: Transaction<'f>, need: &Need) -> Self {
         let buffers = context.shared_buffers();
+        let mut groups = Groups::of_mount(buffers, context.geometry(), context.space());
+        if need.freed == Freed::Waited {
+            groups.note_waited();
+        }
         Self {
-            groups: Groups::of_mount(buffers, context.geometry(), context.space()),
+            groups,
             context,
             transaction,
             inodes: SortedMap::default(),

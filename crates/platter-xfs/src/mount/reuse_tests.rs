@@ -344,3 +344,37 @@ fn nothing_gets_blocks_of_parts_that_an_older_checkpoint_holds() {
     assert!(later.iter().any(|(_, block)| *block == inner));
     scene.end();
 }
+
+#[test]
+fn directory_block_waits_for_blocks_in_a_row_before_it_is_split() {
+    let mut options = MkfsOptions {
+        block_bytes: Some(1024),
+        ..options()
+    };
+    options.features.ro_compat = RoCompat::empty();
+    let scene = Scene::new(&options, 40);
+    let other = create(&*scene.root, "other", CreateKind::Directory).unwrap();
+    fragment(&scene.xfs);
+    scene.log().quiesce().unwrap();
+    let groups = scene.xfs.context().geometry().groups();
+    scene.xfs.context().space().finish(groups, scene.log());
+    scene.free_blocks();
+    let before = scene.log().running();
+    for text in scene.names.iter().take(18) {
+        let linked = other.link(&Context::root(), name(text), scene.file.id());
+        linked.unwrap();
+    }
+    assert!(scene.log().is_durable(before));
+    assert_eq!(
+        blocks(&scene.xfs, &*other, ForkKind::Data),
+        scene.blocks[..4]
+    );
+    // There are no others in a row.
+    for text in &scene.names {
+        let text = format!("{text}-");
+        let linked = other.link(&Context::root(), name(&text), scene.file.id());
+        linked.unwrap();
+    }
+    drop(other);
+    scene.end();
+}

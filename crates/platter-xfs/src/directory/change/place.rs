@@ -177,10 +177,10 @@ fn has_same_magic(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// Allocates the blocks of a directory block that begins with `first`: in one extent, or in several where there is none
-/// of that length. Returns their mappings, in order.
+/// of that length, nor will be once what was freed is durable. Returns their mappings, in order.
 ///
 /// # Errors
-/// `NoSpace`.
+/// `NoSpace`, also where the change is to wait for what was freed first.
 pub(super) fn alloc_block(
     groups: &mut Groups,
     geometry: &Geometry,
@@ -190,6 +190,8 @@ pub(super) fn alloc_block(
     let (own_ag, _) = geometry.split_inode(owner);
     let (count, ag_count) = (geometry.dir_block_blocks(), geometry.ag_count());
     let ags = (0..ag_count).map(|step| AgNr(own_ag.0.wrapping_add(step) % ag_count));
+    let has_waited = groups.has_waited();
+    let mut is_busy = false;
     for ag in ags.clone() {
         let mut group = groups.get(ag)?;
         if alloc::available(&group) < count {
@@ -203,6 +205,10 @@ pub(super) fn alloc_block(
             rmap::add(&mut group, &owner)?;
             return Ok(vec![mapping(geometry, ag, &owner)]);
         }
+        is_busy |= !has_waited && alloc::has_busy_run(&group, count)?;
+    }
+    if is_busy {
+        return Err(Condition::NoSpace.into());
     }
     let mut mappings = Vec::new();
     let mut at = first.0;
