@@ -19,6 +19,7 @@ use crate::tree::{self as records, Node, TreeBlocks, TreeHost};
 
 pub use attrs::{Attr, AttrEdit, AttrKey};
 pub use inode::InodeEdit;
+pub(crate) use tree::alloc_by;
 
 /// Which B-tree the mappings are in.
 const KIND: BtreeKind = BtreeKind::Bmap;

@@ -58,7 +58,7 @@ pub(super) fn alloc(
 }
 
 /// The same, where `take` allocates blocks of a group.
-pub(super) fn alloc_by(
+pub(crate) fn alloc_by(
     groups: &mut Groups,
     inode: InodeNr,
     most: u32,

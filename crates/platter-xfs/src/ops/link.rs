@@ -5,18 +5,15 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, FileKind, Result};
 
 use super::Inode;
-use crate::ag::{BlockRole, alloc, rmap, space};
+use crate::ag::{BlockRole, Group, rmap, space};
 use crate::change::Change;
 use crate::context::FsContext;
-use crate::fork::{ForkEdit, InodeEdit};
+use crate::fork::{ForkEdit, InodeEdit, alloc_by};
 use crate::mapping::{Backing, ForkMap};
 use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::inode::edit::{self, StoredFork};
 use crate::ondisk::symlink::{self, SymlinkRule};
-use crate::ondisk::{
-    self, AgBlock, AgNr, BlockKind, FileBlock, ForkFormat, ForkKind, FsBlock, InodeNr, Mapping,
-    Site,
-};
+use crate::ondisk::{self, BlockKind, FileBlock, ForkFormat, ForkKind, FsBlock, Mapping, Site};
 
 /// The target of a symbolic link.
 pub(super) fn target(inode: &Inode) -> Result<Vec<u8>> {
@@ -128,8 +125,10 @@ fn store_in_blocks(
     let len = u32::try_from(target.len()).map_err(|_| Condition::NameTooLong)?;
     let count = symlink::blocks(len, geometry);
     let mut done = 0;
+    // A block of a length that is a power of two is logged as one.
+    let take = |group: &mut Group<'_>, most: u32| space::alloc_extent(group, 1 << most.ilog2());
     while done < count {
-        let (ag, start, found) = alloc_target(change, number, count - done)?;
+        let (ag, start, found) = alloc_by(&mut change.groups, number, count - done, take)?;
         rmap::add(
             &mut change.groups.get(ag)?,
             &Owner {
@@ -164,27 +163,4 @@ fn store_in_blocks(
         offset += len;
     }
     Ok(())
-}
-
-/// Blocks in a row for the target of a link, one or two.
-fn alloc_target(
-    change: &mut Change<'_>,
-    number: InodeNr,
-    most: u32,
-) -> Result<(AgNr, AgBlock, u32)> {
-    let geometry = change.geometry();
-    let (own_ag, _) = geometry.split_inode(number);
-    for step in 0..geometry.ag_count() {
-        let ag = AgNr(own_ag.0.wrapping_add(step) % geometry.ag_count());
-        let mut group = change.groups.get(ag)?;
-        let most = most.min(alloc::available(&group));
-        if most == 0 {
-            continue;
-        }
-        // A block of a length that is a power of two is logged as one.
-        if let Some((start, count)) = space::alloc_extent(&mut group, 1 << most.ilog2())? {
-            return Ok((ag, start, count));
-        }
-    }
-    Err(Condition::NoSpace.into())
 }

@@ -8,6 +8,7 @@ use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Result};
 
 use crate::ag::{BlockRole, Blocks, Groups, Verified, alloc, rmap};
+use crate::fork::alloc_by;
 use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::chunks::Chunks;
 use crate::ondisk::da::DaKind;
@@ -184,15 +185,15 @@ fn has_same_magic(one: &[u8], other: &[u8]) -> bool {
 pub(super) fn alloc_block(
     groups: &mut Groups,
     geometry: &Geometry,
-    owner: InodeNr,
+    inode: InodeNr,
     first: FileBlock,
 ) -> Result<Vec<Mapping>> {
-    let (own_ag, _) = geometry.split_inode(owner);
+    let (own_ag, _) = geometry.split_inode(inode);
     let (count, ag_count) = (geometry.dir_block_blocks(), geometry.ag_count());
     let ags = (0..ag_count).map(|step| AgNr(own_ag.0.wrapping_add(step) % ag_count));
     let has_waited = groups.has_waited();
     let mut is_busy = false;
-    for ag in ags.clone() {
+    for ag in ags {
         let mut group = groups.get(ag)?;
         if alloc::available(&group) < count {
             continue;
@@ -200,42 +201,30 @@ pub(super) fn alloc_block(
         if let Some(start) = alloc::aligned(&mut group, count, 1, &(0..u32::MAX))? {
             let owner = Owner {
                 offset: first.0,
-                ..Owner::special(start, count, RmapOwner(owner.get()))
+                ..Owner::special(start, count, RmapOwner(inode.get()))
             };
             rmap::add(&mut group, &owner)?;
             return Ok(vec![mapping(geometry, ag, &owner)]);
         }
         is_busy |= !has_waited && alloc::has_busy_run(&group, count)?;
     }
-    if is_busy {
+    // One block is one extent.
+    if is_busy || count == 1 {
         return Err(Condition::NoSpace.into());
     }
     let mut mappings = Vec::new();
     let mut at = first.0;
     let end = first.0.saturating_add(count.into());
-    for ag in ags {
-        let mut group = groups.get(ag)?;
-        while at < end {
-            let left = u32::try_from(end - at).unwrap_or(u32::MAX);
-            let most = left.min(alloc::available(&group));
-            // One block is one extent.
-            if most == 0 || count == 1 {
-                break;
-            }
-            let Some((start, len)) = alloc::without_lsn(&mut group, most)? else {
-                break;
-            };
-            let owner = Owner {
-                offset: at,
-                ..Owner::special(start, len, RmapOwner(owner.get()))
-            };
-            rmap::add(&mut group, &owner)?;
-            mappings.push(mapping(geometry, ag, &owner));
-            at += u64::from(len);
-        }
-    }
-    if at < end {
-        return Err(Condition::NoSpace.into());
+    while at < end {
+        let left = u32::try_from(end - at).unwrap_or(u32::MAX);
+        let (ag, start, len) = alloc_by(groups, inode, left, alloc::without_lsn)?;
+        let owner = Owner {
+            offset: at,
+            ..Owner::special(start, len, RmapOwner(inode.get()))
+        };
+        rmap::add(&mut groups.get(ag)?, &owner)?;
+        mappings.push(mapping(geometry, ag, &owner));
+        at += u64::from(len);
     }
     Ok(mappings)
 }
