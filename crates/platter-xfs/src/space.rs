@@ -294,6 +294,12 @@ impl Held {
         self.holds().withheld.push((sequence, blocks));
     }
 
+    /// Whether there are blocks that nothing may have before the checkpoint that freed them is durable.
+    pub(crate) fn has_withheld(&self) -> bool {
+        let holds = self.holds.as_ref();
+        holds.is_some_and(|holds| !holds.withheld.is_empty())
+    }
+
     /// Forgets freed blocks that may be overwritten. Returns those that are not claimed any more.
     pub(crate) fn finish(&mut self, log: &Log) -> Vec<Range<u32>> {
         let reusable = log.reusable();

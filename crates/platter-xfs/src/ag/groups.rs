@@ -134,6 +134,12 @@ impl Groups {
         self.left_busy
     }
 
+    /// Says that no group that was looked at has space: there may be some once what is withheld is not any more.
+    pub(crate) fn note_full(&mut self) {
+        let mut held = self.open.values().filter_map(|open| open.held.as_ref());
+        self.left_busy |= held.any(Held::has_withheld);
+    }
+
     /// Says that the change waited for blocks that were freed before it was begun.
     pub(crate) fn note_waited(&mut self) {
         self.has_waited = true;

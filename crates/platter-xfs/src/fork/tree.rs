@@ -77,6 +77,7 @@ pub(crate) fn alloc_by(
             return Ok((ag, start, count));
         }
     }
+    groups.note_full();
     Err(Condition::NoSpace.into())
 }
 

@@ -346,6 +346,46 @@ fn nothing_gets_blocks_of_parts_that_an_older_checkpoint_holds() {
 }
 
 #[test]
+fn target_of_a_link_waits_for_blocks_of_parts_where_there_are_no_others() {
+    let mut options = MkfsOptions {
+        block_bytes: Some(1024),
+        ..options()
+    };
+    options.features.ro_compat = RoCompat::empty();
+    let scene = Scene::new(&options, 0);
+    fragment(&scene.xfs);
+    let names: Vec<_> = (0..200).map(|number| format!("{number}-name")).collect();
+    for text in &names {
+        let linked = scene
+            .directory
+            .link(&Context::root(), name(text), scene.file.id());
+        linked.unwrap();
+    }
+    let parts = blocks(&scene.xfs, &*scene.directory, ForkKind::Data);
+    for text in &names {
+        let context = Context::root();
+        scene.directory.unlink(&context, name(text)).unwrap();
+    }
+    // All others are about to be used.
+    let context = scene.xfs.context();
+    for ag in context.geometry().groups() {
+        let free = free_blocks(&scene.xfs, ag);
+        let mut held = context.space().lock(ag);
+        let claims = held.holds().claims.clone();
+        for extent in free.within(0..u32::MAX) {
+            for unused in claims.gaps(extent) {
+                held.claim(AgBlock(unused.start), unused.end - unused.start);
+            }
+        }
+    }
+    let before = scene.log().running();
+    let (_, block) = add_link(&scene.xfs, &*scene.root, 0);
+    assert!(scene.log().is_durable(before));
+    assert!(parts.contains(&block));
+    scene.end();
+}
+
+#[test]
 fn directory_block_waits_for_blocks_in_a_row_before_it_is_split() {
     let mut options = MkfsOptions {
         block_bytes: Some(1024),
