@@ -16,7 +16,11 @@ struct Step {
 const STEPS: &[Step] = &[
     Step {
         title: "packages",
-        action: |_| packages::require(),
+        action: |_| {
+            packages::require()?;
+            // Tests of the benchmarks run them.
+            packages::require_for_bench()
+        },
     },
     Step {
         title: "format",
