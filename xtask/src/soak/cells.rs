@@ -89,7 +89,7 @@ impl Kind {
     }
 
     /// The line by which the report of [`judge`](Self::judge), which ended with success, says otherwise.
-    /// `btrfs check` does not count all that it complains of; the testkit reads the same lines. It looks for the
+    /// `btrfs check` does not count all that it complains of. It looks for the
     /// members among all devices: that one of another filesystem goes meanwhile is no complaint, that a member is
     /// missing is.
     pub(super) fn complaint(self, report: &str) -> Option<&str> {
