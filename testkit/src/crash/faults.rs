@@ -282,11 +282,7 @@ impl Faults {
                     begin: number,
                     end: Some(number + 1),
                 };
-                if done.is_ok() {
-                    history.push(operation, pace, &theirs)?;
-                } else {
-                    history.repeat(operation, pace);
-                }
+                history.add(operation, pace, done.is_ok(), &theirs)?;
             } else if let Err(cause) = done {
                 // It may have been done or not; a sync now is one of what was there before it.
                 let end = fs.sync().is_ok().then_some(number + 1);

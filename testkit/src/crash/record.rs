@@ -63,11 +63,7 @@ pub fn record(scene: &Scene, seed: u64, count: usize, breakage: Breakage) -> Res
             begin,
             end: Some(end),
         };
-        if done.is_ok() {
-            history.push(operation, pace, &theirs)?;
-        } else {
-            history.repeat(operation, pace);
-        }
+        history.add(operation, pace, done.is_ok(), &theirs)?;
     }
     Ok(Recorded {
         recording: recorder.recording(),

@@ -170,11 +170,7 @@ impl Snapshots {
                 begin: number,
                 end: Some(number + 1),
             };
-            if done.is_ok() {
-                history.push(operation, pace, &theirs)?;
-            } else {
-                history.repeat(operation, pace);
-            }
+            history.add(operation, pace, done.is_ok(), &theirs)?;
         }
         Ok(history)
     }

@@ -88,6 +88,21 @@ impl History {
         syncs.count()
     }
 
+    /// Adds an operation that was done, or refused, in `model` too.
+    pub fn add(
+        &mut self,
+        operation: Operation,
+        pace: Pace,
+        is_done: bool,
+        model: &Session<'_>,
+    ) -> Result<()> {
+        if is_done {
+            return self.push(operation, pace, model);
+        }
+        self.repeat(operation, pace);
+        Ok(())
+    }
+
     /// Adds an operation that `model`, in which it was done too, shows the outcome of.
     pub fn push(&mut self, operation: Operation, pace: Pace, model: &Session<'_>) -> Result<()> {
         let before = self.now();

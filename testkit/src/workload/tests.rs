@@ -45,12 +45,11 @@ fn history(seed: u64, mix: Mix, count: usize) -> History {
             begin: number,
             end: done.is_ok().then_some(number + 1),
         };
-        if done.is_ok() {
-            history.push(operation, pace, &session).unwrap();
-        } else {
+        let is_done = done.is_ok();
+        if !is_done {
             assert_eq!(Tree::of_session(&session, None).unwrap(), *history.now());
-            history.repeat(operation, pace);
         }
+        history.add(operation, pace, is_done, &session).unwrap();
     }
     history
 }

@@ -96,10 +96,7 @@ fn workload_on_blocks_above_a_page_leaves_no_error() {
                     begin: 0,
                     end: None,
                 };
-                match done {
-                    Ok(()) => history.push(operation, pace, &theirs).unwrap(),
-                    Err(_) => history.repeat(operation, pace),
-                }
+                history.add(operation, pace, done.is_ok(), &theirs).unwrap();
             }
             for close in generator.close_all() {
                 ours.apply(&close).unwrap();
