@@ -142,6 +142,7 @@ fn failed_write_is_reported_or_harmless() {
         let counts = faults(name, one_in).run().unwrap();
         println!("{name}: {counts}");
         counts.demand_none().unwrap();
+        assert!(counts.reported > 0, "{name}");
     }
 }
 
