@@ -36,6 +36,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mount", "mount"),
     ("setpriv", "util-linux"),
     ("unshare", "util-linux"),
+    ("flock", "util-linux"),
     ("fallocate", "util-linux"),
     ("mountpoint", "util-linux"),
     ("setcap", "libcap2-bin"),

@@ -10,6 +10,7 @@ mod rest;
 mod mount;
 
 pub use device::LoopDevice;
+pub use members::{Members, list_lock};
 pub use mount::{Access, Mount};
 pub use rest::is_clean;
 

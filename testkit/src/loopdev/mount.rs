@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-use super::members::Members;
+use super::members::{Members, mounted_alone};
 use super::rest;
 use crate::fs_type::FsType;
 use crate::loopdev::LoopDevice;
@@ -58,7 +58,7 @@ impl Mount {
     ///
     /// Copies of one btrfs of several members are mounted one after the other, since the kernel
     /// distinguishes members by the UUID of the filesystem and their number alone: a call waits until other
-    /// mounts of it are gone.
+    /// mounts of it are gone. Of one member, other mounts of a copy merely do not begin meanwhile.
     pub fn images(
         fs_type: FsType,
         images: &[&Path],
@@ -71,20 +71,25 @@ impl Mount {
             let images: Vec<_> = images.iter().map(|image| image.display()).collect();
             format!("kernel mount of {images:?} with '{options}'")
         };
+        let mount = |paths: &[&Path]| Self::devices(fs_type, paths, options, access);
         if fs_type == FsType::Btrfs && devices.len() > 1 {
             let members = Members::claim(devices)?;
-            let mount = members.mounted(|paths| Self::devices(fs_type, paths, options, access));
+            let mounted = members.mounted(mount);
             return Ok(Self {
                 _members: Some(members),
-                ..mount.with_context(described)?
+                ..mounted.with_context(described)?
             });
         }
         let paths: Vec<&Path> = devices.iter().map(LoopDevice::path).collect();
-        let mount = Self::devices(fs_type, &paths, options, access).with_context(described)?;
+        let mounted = match (fs_type, &paths[..]) {
+            (FsType::Btrfs, [device]) => mounted_alone(device, mount),
+            (_, paths) => mount(paths),
+        };
+        let mounted = mounted.with_context(described)?;
         drop(paths);
         Ok(Self {
             _devices: devices,
-            ..mount
+            ..mounted
         })
     }
 

@@ -125,6 +125,33 @@ fn kernel_does_not_mix_copies_of_a_btrfs() {
 }
 
 #[test]
+fn mounts_of_copies_of_a_btrfs_do_not_disturb_each_other() {
+    const MOUNTS: usize = 12;
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    let alone = dir.path().join("alone");
+    oracle::btrfs::make(&[&one, &two], 160 << 10, &["-d", "raid1", "-m", "raid1"]).unwrap();
+    oracle::btrfs::make(&[&alone], 160 << 10, &[]).unwrap();
+    // Of another generation.
+    let newer = written(FsType::Btrfs, &[&alone], "newer");
+    let newer = newer.path().join("alone");
+    let mount_again_and_again = |images: &[&Path]| {
+        for _ in 0..MOUNTS {
+            let mount = Mount::images(FsType::Btrfs, images, "", Access::ReadOnly).unwrap();
+            mount.unmount_all(images).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| mount_again_and_again(&[&alone]));
+        scope.spawn(|| mount_again_and_again(&[&newer]));
+        scope.spawn(|| mount_again_and_again(&[&one, &two]));
+        for _ in 0..MOUNTS {
+            members::forget_all().unwrap();
+        }
+    });
+}
+
+#[test]
 fn kernel_mounts_copies_of_an_xfs() {
     let dir = tempfile::tempdir().unwrap();
     let (data, log) = (dir.path().join("data"), dir.path().join("log"));

@@ -8,7 +8,7 @@ use anyhow::Result;
 use platter_btrfs::{MountOptions, find_superblock_copy, identify_all};
 use testkit::compare::compare;
 use testkit::fs_type::FsType;
-use testkit::loopdev::{Access, LoopDevice, Mount};
+use testkit::loopdev::{self, Access, LoopDevice, Mount};
 use testkit::oracle::btrfs;
 use testkit::tool;
 
@@ -159,6 +159,8 @@ fn metadata_uuid_is_that_of_tree_blocks() -> Result<()> {
     pool.fill("compress=zstd")?;
     let before = identify_all(&pool.devices()?)?.superblock;
     let devices = pool.attach()?;
+    let list = File::open(loopdev::list_lock()?)?;
+    list.lock_shared()?;
     let first = devices[0].path();
     tool::succeed(
         tool::command("btrfs")
@@ -169,7 +171,7 @@ fn metadata_uuid_is_that_of_tree_blocks() -> Result<()> {
     let mut forget = tool::command("btrfs");
     forget.args(["device", "scan", "--forget"]);
     tool::succeed(forget.args(devices.iter().map(LoopDevice::path)))?;
-    drop(devices);
+    drop((devices, list));
     let after = identify_all(&pool.devices()?)?.superblock;
     assert_ne!(after.fsid, before.fsid);
     assert_eq!(after.metadata_uuid, before.fsid);

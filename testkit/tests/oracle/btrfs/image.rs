@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use testkit::compare::{Outcome, Rules, compare};
 use testkit::fixtures::{Fixture, Place};
 use testkit::fs_type::FsType;
-use testkit::loopdev::{Access, LoopDevice, Mount};
+use testkit::loopdev::{self, Access, LoopDevice, Members, Mount};
 use testkit::oracle::btrfs;
 use testkit::subject::store;
 use testkit::{program, tool};
@@ -37,13 +37,11 @@ const AT_PATH: &str = r#"
 set -e
 mount -t tmpfs none /mnt
 mkdir /mnt/fs
-mount -t btrfs -o "$2" "$1" /mnt/fs
+flock -s "$4" mount -t btrfs -o "$2" "$1" /mnt/fs
 cd /mnt/fs
 sh -e -c "$3"
 cd /
 umount /mnt/fs
-shift 3
-[ $# -eq 1 ] || btrfs device scan --forget "$@"
 "#;
 
 /// The images of one filesystem.
@@ -158,16 +156,17 @@ impl Pool {
 
     /// Runs a script at the root of a kernel mount, in a mount namespace that ends with it.
     pub(super) fn run_at_path(&self, mount_options: &str, script: &str) -> Result<()> {
-        let devices = self.attach()?;
+        let members = Members::claim(self.attach()?)?;
+        let devices: Vec<&Path> = members.paths().collect();
         let mut options = mount_options.to_owned();
         for other in &devices[1..] {
             // Infallible.
-            let _ = write!(options, ",device={}", other.path().display());
+            let _ = write!(options, ",device={}", other.display());
         }
         let mut unshare = tool::command("unshare");
         unshare.args(["--mount", "sh", "-c", AT_PATH, "sh"]);
-        unshare.arg(devices[0].path()).args([&*options, script]);
-        tool::succeed(unshare.args(devices.iter().map(LoopDevice::path)))?;
+        unshare.arg(devices[0]).args([&*options, script]);
+        tool::succeed(unshare.arg(loopdev::list_lock()?))?;
         Ok(())
     }
 
