@@ -3,6 +3,7 @@
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -18,6 +19,9 @@ use crate::programs::count_files;
 pub(crate) const MERGED: &str = crate::side::MERGED;
 /// Where the package puts its files.
 pub(super) const OF_PACKAGE: &str = "opt/example";
+
+/// Where dpkg has its log.
+const DPKG_LOG: &str = "var/log/dpkg.log";
 
 /// Steps that follow each other on one filesystem.
 #[derive(Debug)]
@@ -151,6 +155,8 @@ pub(crate) const SUITES: &[Suite] = &[
             for name in ["info", "updates", "triggers"] {
                 std::fs::create_dir_all(admin.join(name))?;
             }
+            let log_dir = Path::new(DPKG_LOG).parent().context("a directory")?;
+            std::fs::create_dir_all(scene.root.join(log_dir))?;
             File::create(admin.join("status"))?;
             File::create(admin.join("available"))?;
             Ok(())
@@ -161,12 +167,18 @@ pub(crate) const SUITES: &[Suite] = &[
             run: |scene| {
                 let mut root = OsString::from("--root=");
                 root.push(&scene.root);
+                // That of the configuration is the host's, whatever the root is.
+                let mut log = OsString::from("--log=");
+                log.push(scene.root.join(DPKG_LOG));
                 let mut dpkg = tool::command("dpkg");
                 // As by default, whatever the configuration of the host says.
-                dpkg.arg(root).args(["--refuse-unsafe-io", "-i"]);
+                dpkg.args([root, log]).args(["--refuse-unsafe-io", "-i"]);
                 printed(dpkg.arg(scene.supplies.package()))
             },
-            check: |scene| count_files(&scene.root.join(OF_PACKAGE)),
+            check: |scene| {
+                ensure!(scene.root.join(DPKG_LOG).exists(), "dpkg has no log here");
+                count_files(&scene.root.join(OF_PACKAGE))
+            },
         }],
         finish: NOTHING,
     },
