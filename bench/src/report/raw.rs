@@ -138,22 +138,15 @@ impl Raw {
             let is_there = self.mechanisms.contains_key(&mechanism);
             parts.push((mechanism.record_name(), is_there, command));
         }
-        parts.push(("scale".to_owned(), self.scale.is_some(), SCALE.to_owned()));
-        parts.push((
-            "reading".to_owned(),
-            self.reading.is_some(),
-            READING.to_owned(),
-        ));
-        parts.push((
-            "checks".to_owned(),
-            self.checks.is_some(),
-            CHECKS.to_owned(),
-        ));
-        parts.push((
-            "applications".to_owned(),
-            self.applications.is_some(),
-            APPLICATIONS.to_owned(),
-        ));
+        let others = [
+            ("scale", self.scale.is_some(), SCALE),
+            ("reading", self.reading.is_some(), READING),
+            ("checks", self.checks.is_some(), CHECKS),
+            ("applications", self.applications.is_some(), APPLICATIONS),
+        ];
+        parts.extend(
+            others.map(|(name, is_there, command)| (name.to_owned(), is_there, command.to_owned())),
+        );
         let missing = parts.into_iter().filter(|(_, is_there, _)| !is_there);
         missing
             .map(|(name, _, command)| format!("{name}: {command}"))

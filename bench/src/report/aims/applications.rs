@@ -36,10 +36,9 @@ pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::{Jobs, Peers, Verdict};
+    use super::super::Verdict;
     use super::*;
     use crate::applications::Run;
-    use crate::record::Extent;
     use crate::side::Asked;
 
     fn run(side: Side, step: &str, seconds: f64) -> Run {
@@ -66,14 +65,9 @@ mod tests {
             ],
             ..Measured::default()
         };
-        let (peers, jobs) = (Peers::new(), Jobs::new());
         let aims = aims(Evidence {
-            extent: Extent::Full,
-            peers: &peers,
-            jobs: &jobs,
-            scale: None,
-            checks: None,
             applications: Some(&measured),
+            ..Evidence::NOTHING
         });
         let verdicts = aims.iter().map(|aim| (&*aim.key, aim.verdict().unwrap()));
         let mut verdicts: BTreeMap<&str, Verdict> = verdicts.collect();

@@ -47,9 +47,8 @@ fn of_pair(
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::{Jobs, Peers, Verdict};
+    use super::super::Verdict;
     use super::*;
-    use crate::record::Extent;
 
     fn run(tool: Tool, seconds: f64, peak_bytes: u64) -> Run {
         Run {
@@ -73,14 +72,9 @@ mod tests {
             ],
             counted: Vec::new(),
         };
-        let (peers, jobs) = (Peers::new(), Jobs::new());
         let aims = aims(Evidence {
-            extent: Extent::Full,
-            peers: &peers,
-            jobs: &jobs,
-            scale: None,
             checks: Some(&measured),
-            applications: None,
+            ..Evidence::NOTHING
         });
         let verdicts = aims.iter().map(|aim| (&*aim.key, aim.verdict().unwrap()));
         let verdicts: BTreeMap<&str, Verdict> = verdicts.collect();

@@ -69,7 +69,7 @@ pub(super) fn at_its_best(series: &Series<'_>, side: Side) -> Side {
 /// Runs to judge by, made up.
 #[cfg(test)]
 pub(super) mod made {
-    use super::super::{Jobs, Peers};
+    use super::super::Peers;
     use super::*;
     use crate::measure::Quiet;
     use crate::peers::Sample;
@@ -123,12 +123,8 @@ pub(super) mod made {
         };
         let peers = Peers::from([(format, kept(measured))]);
         aims(Evidence {
-            extent: Extent::Full,
             peers: &peers,
-            jobs: &Jobs::new(),
-            scale: None,
-            checks: None,
-            applications: None,
+            ..Evidence::NOTHING
         })
     }
 }

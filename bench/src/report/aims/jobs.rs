@@ -87,9 +87,8 @@ mod tests {
     use testkit::fs_type::FsType;
 
     use super::super::compared::made::kept;
-    use super::super::{Jobs, Peers, Verdict};
+    use super::super::{Jobs, Verdict};
     use super::*;
-    use crate::record::Extent;
 
     #[test]
     fn every_aim_is_of_a_job_there_is() {
@@ -120,16 +119,10 @@ mod tests {
             run(ours, 1.0, "d"),
         ];
         let jobs = Jobs::from([(FsType::Ext4, kept(runs.to_vec()))]);
-        let peers = Peers::new();
-        let evidence = Evidence {
-            extent: Extent::Full,
-            peers: &peers,
+        let aims = aims(Evidence {
             jobs: &jobs,
-            scale: None,
-            checks: None,
-            applications: None,
-        };
-        let aims = aims(evidence);
+            ..Evidence::NOTHING
+        });
         let verdict = |key: &str| {
             let aim = aims.iter().find(|aim| aim.key == key);
             aim.unwrap().verdict().unwrap()

@@ -41,6 +41,23 @@ pub(super) struct Evidence<'r> {
     pub(super) applications: Option<&'r crate::applications::Measured>,
 }
 
+#[cfg(test)]
+impl Evidence<'static> {
+    /// What there is where nothing was measured.
+    const NOTHING: Self = {
+        static PEERS: Peers = Peers::new();
+        static JOBS: Jobs = Jobs::new();
+        Self {
+            extent: Extent::Full,
+            peers: &PEERS,
+            jobs: &JOBS,
+            scale: None,
+            checks: None,
+            applications: None,
+        }
+    };
+}
+
 /// Something to be reached, and how far it was.
 #[derive(Debug)]
 pub(super) struct Aim {
@@ -285,20 +302,9 @@ mod tests {
 
     use super::*;
 
-    static NO_PEERS: Peers = Peers::new();
-    static NO_JOBS: Jobs = Jobs::new();
-    const NOTHING: Evidence<'_> = Evidence {
-        extent: Extent::Full,
-        peers: &NO_PEERS,
-        jobs: &NO_JOBS,
-        scale: None,
-        checks: None,
-        applications: None,
-    };
-
     #[test]
     fn every_aim_has_a_name_of_its_own() {
-        let aims = all(NOTHING);
+        let aims = all(Evidence::NOTHING);
         let keys: BTreeSet<&str> = aims.iter().map(|aim| aim.key.as_str()).collect();
         assert_eq!(keys.len(), aims.len(), "{keys:?}");
         assert!(keys.contains("fuse2fs-files-create") && keys.contains("kernel-tree-cold-ls-lr"));
