@@ -67,18 +67,18 @@ pub(crate) fn measure(choice: &Choice, mut growing: Growing<Measured>) -> Result
     for &format in &choice.formats {
         for content in Content::ALL {
             growing.add(&image::title(format, content), |measured| {
-                let of_image = of_image(choice, format, content)?;
-                measured.images.extend(of_image.images);
-                measured.runs.extend(of_image.runs);
-                measured.counted.extend(of_image.counted);
-                Ok(())
+                of_image(choice, (format, content), measured)
             });
         }
     }
     Ok(growing.end()?.1)
 }
 
-fn of_image(choice: &Choice, format: FsType, content: Content) -> Result<Measured> {
+fn of_image(
+    choice: &Choice,
+    (format, content): (FsType, Content),
+    measured: &mut Measured,
+) -> Result<()> {
     let (usual_files, usual_rounds) = match choice.extent {
         Extent::Quick => (SMALL_FILES_QUICK, 1),
         Extent::Full => (SMALL_FILES, ROUNDS),
@@ -91,20 +91,25 @@ fn of_image(choice: &Choice, format: FsType, content: Content) -> Result<Measure
         stage: &stage,
         image,
     };
-    let mut measured = Measured::default();
-    for tools in pairs(format) {
-        let runs = bench.alternate(tools, choice.rounds.unwrap_or(usual_rounds))?;
-        show(tools, &runs);
-        measured.runs.extend(runs);
-        for &tool in tools {
-            measured.counted.push(bench.count(tool)?);
-        }
-    }
-    measured.images.push(bench.image);
-    Ok(measured)
+    let rounds = choice.rounds.unwrap_or(usual_rounds);
+    bench.compare(pairs(format), rounds, measured)
 }
 
 impl Bench<'_> {
+    /// Measures tools pair by pair. What was measured before one failed is kept.
+    fn compare(&self, pairs: &[[Tool; 2]], rounds: usize, measured: &mut Measured) -> Result<()> {
+        measured.images.push(self.image.clone());
+        for tools in pairs {
+            let runs = self.alternate(tools, rounds)?;
+            show(tools, &runs);
+            measured.runs.extend(runs);
+            for &tool in tools {
+                measured.counted.push(self.count(tool)?);
+            }
+        }
+        Ok(())
+    }
+
     /// Runs the tools in turns, first in one order, then backwards.
     fn alternate(&self, tools: &[Tool], rounds: usize) -> Result<Vec<Run>> {
         let mut tools = tools.to_vec();
@@ -197,23 +202,28 @@ fn show(tools: &[Tool], runs: &[Run]) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn peak_is_that_of_the_tool_alone() {
-        let stage = Stage::new().unwrap();
+    /// An ext4 that holds nothing.
+    fn made(stage: &Stage) -> Bench<'_> {
         let size_kib = 8 << 10;
-        let path = image::path(&stage);
+        let path = image::path(stage);
         testkit::oracle::mke2fs::make(&path, size_kib, &["-t", "ext4"], None).unwrap();
-        let bench = Bench {
-            stage: &stage,
+        Bench {
+            stage,
             image: Image {
                 format: FsType::Ext4,
                 content: Content::Small,
                 files: 0,
                 bytes: size_kib << 10,
             },
-        };
+        }
+    }
+
+    #[test]
+    fn peak_is_that_of_the_tool_alone() {
+        let stage = Stage::new().unwrap();
+        let bench = made(&stage);
         let held = vec![1_u8; 256 << 20];
-        let run = bench.run(Tool::E2fsck, &path).unwrap();
+        let run = bench.run(Tool::E2fsck, &image::path(&stage)).unwrap();
         assert!(
             (1 << 20..64 << 20).contains(&run.peak_bytes),
             "{} bytes",
@@ -221,6 +231,21 @@ mod tests {
         );
         assert_eq!(std::hint::black_box(&held)[1], 1);
         let counted = bench.count(Tool::E2fsck).unwrap();
-        assert!(counted.reads > 0 && counted.read_bytes < size_kib << 10);
+        assert!(counted.reads > 0 && counted.read_bytes < bench.image.bytes);
+    }
+
+    #[test]
+    fn pairs_before_one_that_fails_are_kept() {
+        let stage = Stage::new().unwrap();
+        let mut measured = Measured::default();
+        let pairs = [[Tool::E2fsck; 2], [Tool::E2fsck, Tool::XfsRepair]];
+        let failed = made(&stage).compare(&pairs, 1, &mut measured);
+        assert!(failed.unwrap_err().to_string().contains("xfs_repair"));
+        let Measured {
+            images,
+            runs,
+            counted,
+        } = measured;
+        assert_eq!((images.len(), runs.len(), counted.len()), (1, 2, 2));
     }
 }

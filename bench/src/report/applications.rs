@@ -5,12 +5,12 @@ use testkit::fs_type::FsType;
 use super::aims::{self, Aim, Group};
 use super::charts::{Bar, ratio_bars};
 use super::missed::Explanations;
-use super::number::{short, with_range};
+use super::number::{of_runs, short};
 use super::page::Page;
 use super::peers::format_name;
 use super::raw::{APPLICATIONS, Raw};
 use crate::applications::{Measured, SIDES, SUITES, Step};
-use crate::measure::{Estimate, float, median, ratio};
+use crate::measure::{float, median, ratio};
 use crate::side::Side;
 
 pub(super) const FILE: &str = "applications.md";
@@ -137,20 +137,11 @@ fn write(page: &mut Page, measured: &Measured, format: FsType) {
 }
 
 fn seconds(seconds: &[f64]) -> String {
-    shown(seconds, || median(seconds))
+    of_runs(seconds, || median(seconds))
 }
 
 fn over_ours(ours: &[f64], theirs: &[f64]) -> String {
-    shown(theirs, || ratio(ours, theirs))
-}
-
-/// Nothing of what was not measured.
-fn shown(runs: &[f64], estimate: impl FnOnce() -> Estimate) -> String {
-    if runs.is_empty() {
-        "-".to_owned()
-    } else {
-        with_range(estimate())
-    }
+    of_runs(theirs, || ratio(ours, theirs))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use testkit::fs_type::FsType;
 use super::aims::{self, Aim, Group};
 use super::charts::{Bar, ratio_bars};
 use super::missed::Explanations;
-use super::number::{short, with_range};
+use super::number::{of_runs, short};
 use super::page::Page;
 use super::peers::format_name;
 use super::raw::{CHECKS, Raw};
@@ -63,10 +63,12 @@ fn write(page: &mut Page, measured: &Measured, format: FsType) {
                 rows.push(row(measured, image, [tools[0], tool]));
             }
             let [ours, theirs] = tools.map(|tool| seconds(measured, image, tool));
-            bars.push(Bar {
-                name: format!("{content}: {} / {}", tools[0].name(), tools[1].name()),
-                ratio: ratio(&theirs, &ours),
-            });
+            if !ours.is_empty() && !theirs.is_empty() {
+                bars.push(Bar {
+                    name: format!("{content}: {} / {}", tools[0].name(), tools[1].name()),
+                    ratio: ratio(&theirs, &ours),
+                });
+            }
         }
         let head = [
             "tool",
@@ -80,6 +82,9 @@ fn write(page: &mut Page, measured: &Measured, format: FsType) {
             "platter's peak over it",
         ];
         page.table(&head, &rows);
+    }
+    if bars.is_empty() {
+        return;
     }
     let title = format!(
         "{}: rate of the first over the second; right is faster",
@@ -101,9 +106,18 @@ fn row(measured: &Measured, image: &Image, [ours, tool]: [Tool; 2]) -> Vec<Strin
     let seconds = |tool: Tool| figures(tool, |run| run.seconds);
     let peaks = |tool: Tool| figures(tool, |run| float(run.peak_bytes) / MIB);
     let over = |of: &dyn Fn(Tool) -> Vec<f64>| {
-        let is_ours = tool == ours;
-        let shown = || with_range(ratio(&of(ours), &of(tool)));
-        if is_ours { String::new() } else { shown() }
+        if tool == ours {
+            return String::new();
+        }
+        let (mine, others) = (of(ours), of(tool));
+        let either = if mine.is_empty() { &mine } else { &others };
+        of_runs(either, || ratio(&mine, &others))
+    };
+    let cpu = figures(tool, |run| run.cpu_seconds);
+    let cpu = if cpu.is_empty() {
+        "-".to_owned()
+    } else {
+        short(median(&cpu).value)
     };
     let mut counted = measured.counted.iter();
     let counted = counted.find(|counted| {
@@ -111,14 +125,14 @@ fn row(measured: &Measured, image: &Image, [ours, tool]: [Tool; 2]) -> Vec<Strin
         place == (image.format, image.content, tool)
     });
     let counted = |figure: fn(&crate::checks::Counted) -> f64| {
-        counted.map_or_else(String::new, |counted| short(figure(counted)))
+        counted.map_or_else(|| "-".to_owned(), |counted| short(figure(counted)))
     };
     vec![
         tool.name().to_owned(),
         seconds(tool).len().to_string(),
-        with_range(median(&seconds(tool))),
-        short(median(&figures(tool, |run| run.cpu_seconds)).value),
-        with_range(median(&peaks(tool))),
+        of_runs(&seconds(tool), || median(&seconds(tool))),
+        cpu,
+        of_runs(&peaks(tool), || median(&peaks(tool))),
         counted(|counted| float(counted.reads)),
         counted(|counted| float(counted.read_bytes) / MIB),
         over(&seconds),
@@ -129,11 +143,55 @@ fn row(measured: &Measured, image: &Image, [ours, tool]: [Tool; 2]) -> Vec<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checks::Content;
 
     #[test]
     fn a_format_that_was_not_measured_has_no_section() {
         let mut page = Page::new(FILE, "Title");
         write(&mut page, &Measured::default(), FsType::Xfs);
         assert!(!page.text().contains("## "));
+    }
+
+    #[test]
+    fn tools_without_runs_have_no_figures() {
+        let image = Image {
+            format: FsType::Xfs,
+            content: Content::Small,
+            files: 2,
+            bytes: 1 << 20,
+        };
+        let run = Run {
+            format: image.format,
+            content: image.content,
+            tool: Tool::PlatterCheck,
+            seconds: 1.0,
+            cpu_seconds: 1.0,
+            peak_bytes: 1 << 20,
+        };
+        let mut measured = Measured {
+            images: vec![image],
+            ..Measured::default()
+        };
+        let text = |measured: &Measured| {
+            let mut page = Page::new(FILE, "Title");
+            write(&mut page, measured, FsType::Xfs);
+            assert!(!page.text().contains("!["), "{}", page.text());
+            page.text().to_owned()
+        };
+        let of_none = text(&measured);
+        assert!(
+            of_none.contains("| platter check | 0 | - | - | - | - | - |  |  |"),
+            "{of_none}"
+        );
+        measured.runs.push(run);
+        let of_one = text(&measured);
+        assert!(
+            of_one.contains("| platter check | 1 | 1 (1 to 1) |"),
+            "{of_one}"
+        );
+        assert!(
+            of_one.contains("| xfs_repair -n | 0 | - | - | - | - | - | - | - |"),
+            "{of_one}"
+        );
     }
 }

@@ -32,6 +32,15 @@ pub(super) fn with_range(estimate: Estimate) -> String {
     format!("{} ({} to {})", short(value), short(low), short(high))
 }
 
+/// A figure of runs with its range; nothing where there are none.
+pub(super) fn of_runs(runs: &[f64], estimate: impl FnOnce() -> Estimate) -> String {
+    if runs.is_empty() {
+        "-".to_owned()
+    } else {
+        with_range(estimate())
+    }
+}
+
 /// Nanoseconds in the unit that fits.
 pub(super) fn time(nanoseconds: f64) -> String {
     match nanoseconds {
