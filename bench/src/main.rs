@@ -70,8 +70,10 @@ What fails is left out and listed at the end.
 
 Single benchmarks, kept with --keep:";
 
-/// The word for jobs by programs, which have raw runs of their own.
+/// Words for what has raw runs of its own: jobs by programs, reading, and checks.
 const JOBS: &str = "jobs";
+const READING: &str = "reading";
+const CHECKS: &str = "checks";
 
 /// A benchmark by name.
 struct Benchmark {
@@ -112,7 +114,7 @@ fn main() -> Result<()> {
         ["applications", options @ ..] => {
             measure_jointly(&choice(options, &FsType::ALL)?, &[applications])
         }
-        ["all", options @ ..] => measure(&choice(options, &FsType::ALL)?, PARTS),
+        ["all", options @ ..] => measure_all(&choice(options, &FsType::ALL)?),
         ["report"] => report::run(Extent::Full, Act::Write),
         ["report", "--check"] => report::run(Extent::Full, Act::Check),
         [name] => single(name, Keep::No),
@@ -124,15 +126,9 @@ fn main() -> Result<()> {
 /// A part of what is measured, with raw runs of its own. Returns what failed in it.
 type Part = fn(&Choice) -> Vec<String>;
 
-const PARTS: &[Part] = &[
-    mechanisms,
-    peers,
-    programs,
-    scale,
-    reading,
-    checks,
-    applications,
-];
+const PARTS: &[Part] = &[mechanisms, peers, programs, scale, reading];
+/// The same of those whose raw runs have all formats.
+const JOINT_PARTS: &[Part] = &[checks, applications];
 
 /// What peers are measured on where nothing is said.
 const EXT4: &[FsType] = &[FsType::Ext4];
@@ -140,6 +136,20 @@ const EXT4: &[FsType] = &[FsType::Ext4];
 /// Measures, and makes the report. What fails does not keep the other parts from being measured.
 fn measure(choice: &Choice, parts: &[Part]) -> Result<()> {
     measure_to(place(choice), choice, parts)
+}
+
+/// The same of all parts.
+fn measure_all(choice: &Choice) -> Result<()> {
+    measure(choice, &all_parts(choice))
+}
+
+/// All parts whose raw runs go to the same place.
+fn all_parts(choice: &Choice) -> Vec<Part> {
+    if joint_place(choice) == place(choice) {
+        return [PARTS, JOINT_PARTS].concat();
+    }
+    println!("checks and applications are measured of all formats only: they are left out");
+    PARTS.to_vec()
 }
 
 /// The same of parts whose raw runs have all formats.
@@ -172,8 +182,10 @@ fn all_measured(failed: &[String]) -> Result<()> {
 
 /// Where results go: to those that count, if nothing was left out of any raw runs.
 fn place(choice: &Choice) -> Extent {
-    let mut parts = choice.parts.iter();
-    let are_whole = parts.all(|part| part == JOBS || Mechanism::of_word(part).is_some());
+    let with_runs_of_their_own = [JOBS, READING, CHECKS, applications::ALL];
+    let mut parts = choice.parts.iter().map(String::as_str);
+    let are_whole = parts
+        .all(|part| with_runs_of_their_own.contains(&part) || Mechanism::of_word(part).is_some());
     if are_whole && choice.sides.is_empty() && choice.files.is_none() {
         choice.extent
     } else {
@@ -261,7 +273,7 @@ fn scale(choice: &Choice) -> Vec<String> {
 }
 
 fn reading(choice: &Choice) -> Vec<String> {
-    if !choice.takes("reading") {
+    if !choice.takes(READING) {
         return Vec::new();
     }
     let growing = Growing::begin("reading", place(choice));
@@ -269,7 +281,7 @@ fn reading(choice: &Choice) -> Vec<String> {
 }
 
 fn checks(choice: &Choice) -> Vec<String> {
-    if !choice.takes("checks") {
+    if !choice.takes(CHECKS) {
         return Vec::new();
     }
     let growing = Growing::begin("checks", joint_place(choice));
@@ -357,6 +369,35 @@ mod tests {
         let named = ["--format", "xfs,btrfs"];
         assert_eq!(formats(&named, &FsType::ALL), [FsType::Xfs, FsType::Btrfs]);
         assert!(choice(&["--format", "vfat"], EXT4).is_err());
+    }
+
+    #[test]
+    fn raw_runs_count_where_nothing_of_them_is_left_out() {
+        let of = |options: &[&str]| choice(options, &FsType::ALL).unwrap();
+        let ends = |options: &[&str]| [place(&of(options)), joint_place(&of(options))];
+        let whole = [Extent::Full; 2];
+        for parts in [
+            "checks",
+            "reading",
+            "applications",
+            "jobs",
+            "m2",
+            "jobs,m0,checks",
+        ] {
+            assert_eq!(ends(&["--only", parts]), whole, "{parts}");
+        }
+        for options in [["--only", "dpkg"], ["--sides", "kernel"], ["--files", "9"]] {
+            assert_eq!(ends(&options), [Extent::Quick; 2], "{options:?}");
+        }
+        let one_format = ["--format", "ext4"];
+        assert_eq!(ends(&one_format), [Extent::Full, Extent::Quick]);
+        assert_eq!(all_parts(&of(&one_format)).len(), PARTS.len());
+        let count = PARTS.len() + JOINT_PARTS.len();
+        assert_eq!(all_parts(&of(&[])).len(), count);
+        assert_eq!(
+            all_parts(&of(&["--quick", "--format", "ext4"])).len(),
+            count
+        );
     }
 
     #[test]
