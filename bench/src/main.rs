@@ -61,7 +61,7 @@ usage: cargo xtask bench COMMAND [OPTIONS]
   --format LIST
                what images hold: ext4, btrfs, xfs; without it, all, and ext4 for 'peers', which has raw
                runs of its own for each
-  --rounds N   turns of each side; of what grows, no more than usual
+  --rounds N   turns of each side; of what grows or takes long, no more than usual
   --files N    small files of checks, instead of 1,000,000
 
 Raw runs go to bench/results/, the report to docs/; of a quick run, and where something was left out,
@@ -240,12 +240,8 @@ fn peers(choice: &Choice) -> Vec<String> {
 fn mechanisms(choice: &Choice) -> Vec<String> {
     let chosen = |mechanism: &Mechanism| choice.takes(mechanism.word());
     let measure = |mechanism: Mechanism| {
-        let mut growing = Growing::begin(&mechanism.record_name(), place(choice))?;
-        growing.add(mechanism.word(), |measured| {
-            *measured = mechanism.measure(choice)?;
-            Ok(())
-        });
-        Ok(growing.end()?.1)
+        let growing = Growing::begin(&mechanism.record_name(), place(choice))?;
+        mechanism.measure(choice, growing)
     };
     let mechanisms = Mechanism::ALL.into_iter().filter(chosen);
     each(mechanisms, |mechanism| mechanism.record_name(), measure)

@@ -96,7 +96,6 @@ impl Form {
         Self::with_many_groups(false),
         Self::with_many_groups(true),
     ];
-    /// Those of a quick run.
     const QUICK: [Self; 5] = [
         Self::new(Load::Library, false, false),
         Self::new(Load::Library, true, false),
@@ -104,6 +103,14 @@ impl Form {
         Self::with_many_groups(false),
         Self::with_many_groups(true),
     ];
+
+    /// Those that are measured.
+    pub(super) const fn of(extent: Extent) -> &'static [Self] {
+        match extent {
+            Extent::Quick => &Self::QUICK,
+            Extent::Full => &Self::ALL,
+        }
+    }
 
     const fn new(load: Load, has_group_tree: bool, is_disk: bool) -> Self {
         Self {
@@ -141,24 +148,22 @@ impl Form {
     }
 }
 
-/// Measures all forms, with and without, in turns.
-pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>> {
-    let (forms, usual) = match extent {
-        Extent::Quick => (&Form::QUICK[..], 1),
-        Extent::Full => (&Form::ALL[..], ROUNDS),
+/// Measures a form, with and without, in turns.
+pub(super) fn measure(form: Form, extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>> {
+    let usual = match extent {
+        Extent::Quick => 1,
+        Extent::Full => ROUNDS,
     };
     let mut runs = Vec::new();
     let rounds = rounds.unwrap_or(usual);
-    for &form in forms {
-        for round in 0..rounds {
-            for (turn, skips) in [false, true, true, false].into_iter().enumerate() {
-                // Each of both at its end.
-                let is_last = round + 1 == rounds && turn >= 2;
-                runs.push(run(form, skips, extent, is_last)?);
-            }
+    for round in 0..rounds {
+        for (turn, skips) in [false, true, true, false].into_iter().enumerate() {
+            // Each of both at its end.
+            let is_last = round + 1 == rounds && turn >= 2;
+            runs.push(run(form, skips, extent, is_last)?);
         }
-        show(form, &runs);
     }
+    show(form, &runs);
     Ok(runs)
 }
 

@@ -19,11 +19,12 @@ use crate::place::Directory;
 use crate::record::Extent;
 
 const ROUNDS: usize = 10;
-/// A mount takes so much longer that it has fewer.
+/// A mount takes so much longer that it has fewer, whatever is asked for.
 const ROUNDS_MOUNT: usize = 3;
 const LOOPS: u64 = 5;
 /// Files of a loop: as published of each thread by calls of the library, of all threads in a mount.
 const FILES: u64 = 100_000;
+const FILES_MOUNT: u64 = FILES;
 const FILES_QUICK: u64 = 300;
 /// Extents of a file, and those of a quick run.
 const EXTENTS: u64 = 50_000;
@@ -86,38 +87,72 @@ impl Work {
     }
 }
 
-/// Measures all indexes, in turns.
-pub(super) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Vec<Queued>> {
-    let (files, extents, usual) = match extent {
-        Extent::Quick => (FILES_QUICK, EXTENTS_QUICK, [1, 1]),
-        Extent::Full => (FILES, EXTENTS, [ROUNDS, ROUNDS_MOUNT]),
-    };
-    let mut all = Vec::new();
-    let mut kinds = IndexKind::ALL.to_vec();
-    for _ in 0..rounds.unwrap_or(usual[0]) {
-        for &kind in &kinds {
-            let [written, removed] = write_and_remove(kind, extents)?;
-            println!("  {written:?}\n  {removed:?}");
-            all.extend([written, removed]);
+/// What does it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Doer {
+    /// Calls write extents to a file, which is removed.
+    Writer,
+    /// Threads make and remove files.
+    Threads(Load, u64),
+}
+
+impl Doer {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Writer,
+        Self::Threads(Load::Library, 1),
+        Self::Threads(Load::Library, 2),
+        Self::Threads(Load::Mount, 1),
+        Self::Threads(Load::Mount, 2),
+    ];
+
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Writer => "extents of a file".to_owned(),
+            Self::Threads(load, threads) => format!("{}, {threads} thread(s)", load.name()),
         }
-        kinds.reverse();
     }
-    for (load, usual) in [Load::Library, Load::Mount].into_iter().zip(usual) {
-        for threads in [1, 2] {
-            let of_each = if load == Load::Mount {
-                files / threads
-            } else {
-                files
-            };
-            for _ in 0..rounds.unwrap_or(usual) {
-                for &kind in &kinds {
-                    let [made, removed] = make_and_unlink(kind, load, threads, of_each)?;
-                    println!("  {made:?}\n  {removed:?}");
-                    all.extend([made, removed]);
-                }
-                kinds.reverse();
+
+    fn rounds(self, extent: Extent, asked: Option<usize>) -> usize {
+        let usual = match extent {
+            Extent::Quick => 1,
+            Extent::Full => ROUNDS,
+        };
+        let rounds = asked.unwrap_or(usual);
+        match self {
+            Self::Threads(Load::Mount, _) => rounds.min(ROUNDS_MOUNT),
+            Self::Writer | Self::Threads(Load::Library, _) => rounds,
+        }
+    }
+
+    /// Does it once.
+    fn run(self, kind: IndexKind, extent: Extent) -> Result<[Queued; 2]> {
+        let (files, files_mount, extents) = match extent {
+            Extent::Quick => (FILES_QUICK, FILES_QUICK, EXTENTS_QUICK),
+            Extent::Full => (FILES, FILES_MOUNT, EXTENTS),
+        };
+        match self {
+            Self::Writer => write_and_remove(kind, extents),
+            Self::Threads(Load::Library, threads) => {
+                make_and_unlink(kind, Load::Library, threads, files)
+            }
+            Self::Threads(Load::Mount, threads) => {
+                make_and_unlink(kind, Load::Mount, threads, files_mount / threads)
             }
         }
+    }
+}
+
+/// Measures all indexes, in turns.
+pub(super) fn measure(doer: Doer, extent: Extent, rounds: Option<usize>) -> Result<Vec<Queued>> {
+    let mut all = Vec::new();
+    let mut kinds = IndexKind::ALL.to_vec();
+    for _ in 0..doer.rounds(extent, rounds) {
+        for &kind in &kinds {
+            let [first, second] = doer.run(kind, extent)?;
+            println!("  {first:?}\n  {second:?}");
+            all.extend([first, second]);
+        }
+        kinds.reverse();
     }
     Ok(all)
 }

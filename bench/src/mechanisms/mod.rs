@@ -12,7 +12,7 @@ mod mount;
 mod references;
 mod sharing;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::faults::{Run as FaultRun, Scene};
@@ -32,7 +32,9 @@ pub(crate) use self::references::{
     Timed, all_present, perform as perform_heads,
 };
 pub(crate) use self::sharing::{Cell, Run as SharingRun, SETS, Variant};
+use crate::growing::Growing;
 use crate::peers::Choice;
+use crate::record::Extent;
 
 /// One of the mechanisms. Each has raw runs of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,15 +89,51 @@ impl Mechanism {
         format!("mechanisms-{}", self.word())
     }
 
-    /// Measures it, on and off.
-    pub(crate) fn measure(self, choice: &Choice) -> Result<Measured> {
+    /// Measures it, on and off, part by part. Returns what failed.
+    pub(crate) fn measure(
+        self,
+        choice: &Choice,
+        mut growing: Growing<Measured>,
+    ) -> Result<Vec<String>> {
         let (extent, rounds) = (choice.extent, choice.rounds);
-        let mut measured = Measured::default();
         match self {
             Self::M0 => {
                 println!("m0: heads of delayed references of btrfs, by index");
-                measured.references = references::measure(extent, rounds)?;
+                growing.add("indexes alone", |measured| {
+                    measured.references = references::measure(extent, rounds)?;
+                    Ok(())
+                });
+                for doer in head_loads::Doer::ALL {
+                    growing.add(&doer.name(), |measured| {
+                        let made = head_loads::measure(doer, extent, rounds)?;
+                        measured.references.made.extend(made);
+                        Ok(())
+                    });
+                }
             }
+            Self::M2 => {
+                println!("m2: items of block groups of btrfs that a commit need not write");
+                for &form in Form::of(extent) {
+                    growing.add(&form.name(), |measured| {
+                        measured
+                            .groups
+                            .extend(groups::measure(form, extent, rounds)?);
+                        Ok(())
+                    });
+                }
+            }
+            Self::M1 | Self::M3 | Self::M4 => growing.add(self.word(), |measured| {
+                *measured = self.measure_at_once(extent, rounds)?;
+                Ok(())
+            }),
+        }
+        Ok(growing.end()?.1)
+    }
+
+    fn measure_at_once(self, extent: Extent, rounds: Option<usize>) -> Result<Measured> {
+        let mut measured = Measured::default();
+        match self {
+            Self::M0 | Self::M2 => bail!("it has parts"),
             Self::M1 => {
                 println!("m1: a value that is read next to one that is written");
                 measured.shapes = lines::shapes();
@@ -104,10 +142,6 @@ impl Mechanism {
                     "m1: inode numbers checked by the mount object of XFS with concurrent transactions"
                 );
                 measured.mount = mount::measure(extent, rounds)?;
-            }
-            Self::M2 => {
-                println!("m2: items of block groups of btrfs that a commit need not write");
-                measured.groups = groups::measure(extent, rounds)?;
             }
             Self::M3 => {
                 println!("m3: pages added to the page cache's index");

@@ -12,7 +12,7 @@ use platter_btrfs::delayed_refs::slab::Slot;
 use serde::{Deserialize, Serialize};
 use testkit::prng::Prng;
 
-use super::head_loads::{self, Queued};
+use super::head_loads::Queued;
 use crate::measure::{
     deviation, float, instructions_each, mean, median, misses_each, now, stay_on_processor,
 };
@@ -124,7 +124,7 @@ macro_rules! of_kind {
     };
 }
 
-/// Measures all indexes, in turns.
+/// Measures all indexes alone, in turns.
 pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Measured> {
     let (present, timed, usual) = match extent {
         Extent::Quick => (&PRESENT_QUICK[..], TIMED_QUICK, 1),
@@ -151,7 +151,6 @@ pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Measured>
         show(present, &measured.timed);
     }
     measured.counted = count(extent)?;
-    measured.made = head_loads::measure(extent, rounds)?;
     Ok(measured)
 }
 

@@ -23,6 +23,8 @@ pub(super) const ARRAY: &str = "xarray-128";
 pub(super) const DEFAULT: &str = "rb-line-64";
 /// The number of heads that the summary is about.
 const HEADS: u64 = 10_000;
+/// The number of threads that make the files it is about.
+const FILES_THREADS: u64 = 2;
 
 const ABOUT: &str = "\
 Changes of reference counts are queued in heads, one for each extent, which are found by the extent's address. Linux 6.5 \
@@ -76,7 +78,7 @@ pub(super) fn page(record: Option<&Kept>) -> Page {
 
 pub(super) fn entry(measured: Option<&Measured>) -> Entry {
     let measured = measured.map(|measured| &measured.references);
-    let measured = measured.filter(|measured| !measured.made.is_empty());
+    let measured = measured.filter(|measured| has_files(measured, Load::Library));
     Entry {
         number: "M0",
         name: "delayed reference heads: key and tree links in one cache line (btrfs)",
@@ -112,7 +114,8 @@ fn own(measured: &References) -> String {
             verdict(ratio(&after, &before))
         ));
     }
-    for load in [Load::Library, Load::Mount] {
+    let loads = [Load::Library, Load::Mount].into_iter();
+    for load in loads.filter(|&load| has_files(measured, load)) {
         let files = |index: &str| verdict(files_over_before(measured, load, index));
         parts.push(format!(
             "files/s, {}, 2 threads: {}, with the xarray {}",
@@ -138,9 +141,19 @@ fn conclusion(measured: &References) -> String {
     )
 }
 
+/// Whether the files were made that the summary is about.
+fn has_files(measured: &References, load: Load) -> bool {
+    let mut made = measured.made.iter();
+    made.any(|it| (it.load, it.threads, it.work) == (load, FILES_THREADS, Work::Create))
+}
+
 /// Files in a second by two threads, over those with the layout before the change.
 fn files_over_before(measured: &References, load: Load, index: &str) -> Estimate {
-    files_over(measured, (load, 2, Work::Create), [index, BEFORE])
+    files_over(
+        measured,
+        (load, FILES_THREADS, Work::Create),
+        [index, BEFORE],
+    )
 }
 
 fn shape_of<'m>(measured: &'m References, index: &str) -> Option<&'m HeadShape> {
