@@ -13,6 +13,7 @@ use platter_btrfs::Btrfs;
 use platter_btrfs::block_group::BlockGroupCounters;
 use platter_btrfs::txn::{CommitReport, WriteOptions};
 use platter_vfs::{Context, CreateKind, FallocateMode, Filesystem, Inode, Name};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use testkit::prng::Prng;
 use testkit::tool;
@@ -28,25 +29,27 @@ const FILE_BYTES: u64 = 512 << 20;
 const FILE_BYTES_QUICK: u64 = 8 << 20;
 const JOBS: u64 = 4;
 const DEPTH: u64 = 64;
-/// How long they write, and how long after a commit the next one begins: 200 commits and more in a full run, which takes less
-/// than the 300 s with a commit every 30 s that were published.
-const SECONDS: u64 = 25;
-const SECONDS_QUICK: u64 = 1;
-const INTERVAL: Duration = Duration::from_millis(100);
+/// How long after a commit the next one begins, and how long a run may take to its last one: less than the 300 s with a
+/// commit every 30 s that were published.
+const INTERVAL: Duration = Duration::from_millis(25);
+const SECONDS_MAX: u64 = 120;
 const IMAGE_BYTES: usize = 4 << 30;
 const IMAGE_BYTES_QUICK: usize = 512 << 20;
 const BLOCK_BYTES: u64 = 4096;
 const FILE_NAME: &str = "file";
-const ROUNDS: usize = 3;
+/// Of two pairs each.
+const ROUNDS: usize = 5;
 
 /// With many groups: the part of the device that each takes, what is allocated in a second file without being written, and
 /// the size of tree blocks.
 const GROUP_PARTS: u64 = 256;
 const UNWRITTEN_PARTS: usize = 2;
 const SMALL_NODE_BYTES: u32 = 4096;
-/// Writes of a commit, all in a few blocks of the file; and commits.
+/// Writes of a commit, all in a few blocks of the file.
 const FEW_WRITES: u64 = 64;
 const HOT_BLOCKS: u64 = 256;
+
+/// Commits of a run.
 const COMMITS: u64 = 200;
 const COMMITS_QUICK: u64 = 20;
 
@@ -198,14 +201,9 @@ fn show(form: Form, runs: &[Run]) {
 
 /// One run, which `btrfs check` judges as well if that is wanted.
 fn run(form: Form, skips: bool, extent: Extent, is_judged: bool) -> Result<Run> {
-    let (file_bytes, image_bytes, seconds, commits) = match extent {
-        Extent::Quick => (
-            FILE_BYTES_QUICK,
-            IMAGE_BYTES_QUICK,
-            SECONDS_QUICK,
-            COMMITS_QUICK,
-        ),
-        Extent::Full => (FILE_BYTES, IMAGE_BYTES, SECONDS, COMMITS),
+    let (file_bytes, image_bytes, wanted) = match extent {
+        Extent::Quick => (FILE_BYTES_QUICK, IMAGE_BYTES_QUICK, COMMITS_QUICK),
+        Extent::Full => (FILE_BYTES, IMAGE_BYTES, COMMITS),
     };
     let speed = if form.is_disk {
         Speed::Disk
@@ -234,11 +232,12 @@ fn run(form: Form, skips: bool, extent: Extent, is_judged: bool) -> Result<Run> 
     }
     fs.sync()?;
     let reports = match opened.mountpoint() {
-        Some(dir) => write_by_fio(&fs, dir, file_bytes, seconds)?,
-        None if form.has_many_groups => write_little(&fs, &*file, commits)?,
-        None => write_by_jobs(&fs, &*file, file_bytes, seconds)?,
+        Some(dir) => write_by_fio(&fs, dir, file_bytes, wanted)?,
+        None if form.has_many_groups => write_little(&fs, &*file, wanted)?,
+        None => write_by_jobs(&fs, &*file, file_bytes, wanted)?,
     };
-    ensure!(!reports.is_empty(), "no commit was made");
+    let commits = reports.len() as u64;
+    ensure!(commits >= wanted, "{commits} commits instead of {wanted}");
     drop(file);
     opened.end()?;
     drop(fs);
@@ -246,7 +245,6 @@ fn run(form: Form, skips: bool, extent: Extent, is_judged: bool) -> Result<Run> 
     if is_judged {
         image.check_by_btrfs()?;
     }
-    let commits = reports.len() as u64;
     let mean = |part: &dyn Fn(&CommitReport) -> u64| {
         float(reports.iter().map(part).sum::<u64>()) / float(commits)
     };
@@ -289,15 +287,23 @@ fn allocate(fs: &Btrfs, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Commits again and again, a moment after each. Returns what each did.
+/// Commits again and again, a moment after each, until there are as many as wanted or the writes are over. Returns what
+/// each did.
 fn commit_by_time(
     fs: &Btrfs,
-    mut is_done: impl FnMut() -> Result<bool>,
+    wanted: u64,
+    mut is_over: impl FnMut() -> Result<bool>,
 ) -> Result<Vec<CommitReport>> {
     let mut reports = Vec::new();
-    while !is_done()? {
+    let mut last = commit(fs)?.generation;
+    while (reports.len() as u64) < wanted && !is_over()? {
         thread::sleep(INTERVAL);
-        reports.push(commit(fs)?);
+        let report = commit(fs)?;
+        // Nothing was written since.
+        if report.generation != last {
+            last = report.generation;
+            reports.push(report);
+        }
     }
     Ok(reports)
 }
@@ -312,7 +318,7 @@ fn write_by_jobs(
     fs: &Btrfs,
     file: &dyn Inode,
     file_bytes: u64,
-    seconds: u64,
+    wanted: u64,
 ) -> Result<Vec<CommitReport>> {
     let is_over = AtomicBool::new(false);
     let write = |seed: u64| -> Result<()> {
@@ -330,8 +336,8 @@ fn write_by_jobs(
             .map(|seed| scope.spawn(move || write(seed)))
             .collect();
         let start = now();
-        let time = Duration::from_secs(seconds);
-        let reports = commit_by_time(fs, || Ok(start.elapsed() >= time));
+        let time = Duration::from_secs(SECONDS_MAX);
+        let reports = commit_by_time(fs, wanted, || Ok(start.elapsed() >= time));
         is_over.store(true, Ordering::Relaxed);
         for thread in running {
             thread.join().map_err(|_| anyhow!("a thread failed"))??;
@@ -341,12 +347,9 @@ fn write_by_jobs(
 }
 
 /// The job of the published figures, on a mount.
-fn write_by_fio(
-    fs: &Btrfs,
-    dir: &Path,
-    file_bytes: u64,
-    seconds: u64,
-) -> Result<Vec<CommitReport>> {
+fn write_by_fio(fs: &Btrfs, dir: &Path, file_bytes: u64, wanted: u64) -> Result<Vec<CommitReport>> {
+    /// The exit code where a signal ended it.
+    const ENDED: i32 = 128;
     let mut fio = tool::command("fio");
     fio.args(["--name=random_write", "--rw=randwrite", "--direct=1"])
         .args(["--bs=4k", "--ioengine=libaio", "--fallocate=none"])
@@ -355,12 +358,16 @@ fn write_by_fio(
         .arg(format!("--size={file_bytes}"))
         .arg(format!("--iodepth={DEPTH}"))
         .arg(format!("--numjobs={JOBS}"))
-        .arg(format!("--runtime={seconds}"))
+        .arg(format!("--runtime={SECONDS_MAX}"))
         .stdout(Stdio::null());
     let mut running = fio.spawn().context("fio cannot be run")?;
-    let reports = commit_by_time(fs, || Ok(running.try_wait()?.is_some()));
+    let reports = commit_by_time(fs, wanted, || Ok(running.try_wait()?.is_some()));
+    if running.try_wait()?.is_none() {
+        kill_process(Pid::from_child(&running), Signal::TERM)?;
+    }
     let status = running.wait()?;
-    ensure!(status.success(), "fio: {status}");
+    let is_ended = status.success() || status.code() == Some(ENDED);
+    ensure!(is_ended, "fio: {status}");
     reports
 }
 
