@@ -22,9 +22,9 @@ const ROUNDS: usize = 10;
 /// A mount takes so much longer that it has fewer, whatever is asked for.
 const ROUNDS_MOUNT: usize = 3;
 const LOOPS: u64 = 5;
-/// Files of a loop: as published of each thread by calls of the library, of all threads in a mount.
+/// Files of a loop, of all threads: by calls of the library as many as were published of each thread, fewer in a mount.
 const FILES: u64 = 100_000;
-const FILES_MOUNT: u64 = FILES;
+const FILES_MOUNT: u64 = 20_000;
 const FILES_QUICK: u64 = 300;
 /// Extents of a file, and those of a quick run.
 const EXTENTS: u64 = 50_000;
@@ -132,11 +132,12 @@ impl Doer {
         };
         match self {
             Self::Writer => write_and_remove(kind, extents),
-            Self::Threads(Load::Library, threads) => {
-                make_and_unlink(kind, Load::Library, threads, files)
-            }
-            Self::Threads(Load::Mount, threads) => {
-                make_and_unlink(kind, Load::Mount, threads, files_mount / threads)
+            Self::Threads(load, threads) => {
+                let files = match load {
+                    Load::Library => files,
+                    Load::Mount => files_mount,
+                };
+                make_and_unlink(kind, load, threads, files / threads)
             }
         }
     }
