@@ -23,7 +23,7 @@ use crate::record::Extent;
 use crate::stage::Stage;
 use crate::work;
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 const PIECE_BYTES: usize = 1 << 20;
 /// Each file in an archive has a header of its own.
 const HEADER_BYTES: u64 = 512;

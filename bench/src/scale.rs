@@ -71,7 +71,7 @@ pub(crate) const ALL: &[Growth] = &[
         about: "empty files made in one directory",
         workload: "create",
         sides: LIBRARY,
-        rounds: 5,
+        rounds: 3,
         full: &[10_000, 1_000_000],
         ..FILES
     },
@@ -122,7 +122,7 @@ pub(crate) const ALL: &[Growth] = &[
         workload: "files",
         what: What::Threads,
         sides: MOUNTED,
-        rounds: 5,
+        rounds: 3,
         quick: &[1, 4],
         full: &[1, 2, 4, 8, 16],
     },

@@ -26,7 +26,7 @@ pub(crate) const SIDES: [Side; 3] = [Side::Device, Side::Kernel, Side::Fuse2fs];
 /// The times of the kernel that platter is to take at most.
 pub(crate) const TIMES_OF_KERNEL_MAX: f64 = 2.0;
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 const IMAGE_KIB: u64 = 2 << 20;
 
 /// What one program does.

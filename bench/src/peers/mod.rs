@@ -20,7 +20,7 @@ use crate::stage::Stage;
 use crate::work::{self, Storage, Workload};
 
 /// Rounds of a measurement: in each, every side has a turn, first in one order, then backwards.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 /// What the caches of platter may take: space for what is worked on, as the kernel has it. What less
 /// costs is measured apart, where caches grow.
 pub(crate) const CACHE_BYTES: u64 = 512 << 20;

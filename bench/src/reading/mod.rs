@@ -18,7 +18,7 @@ use crate::peers::Choice;
 use crate::record::Extent;
 use crate::stage::Stage;
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 
 /// What was measured.
 #[derive(Debug, Default, Serialize, Deserialize)]

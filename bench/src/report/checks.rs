@@ -25,7 +25,7 @@ was done before, and what a disk would add is not measured. *Peak* is the larges
 reports to its parent (`ru_maxrss`, by `time`). *Reads* are \
 requests to a loop device over the image and what they read, in one turn of its own of which the times are not used: nothing \
 of the device is cached before, and what the kernel reads ahead is included. Tools take turns, first in one order, then \
-backwards. What is copied out goes to tmpfs. A ratio below 1 is in favour of platter.";
+backwards. What is copied out, in one turn, goes to tmpfs. A ratio below 1 is in favour of platter.";
 
 pub(super) fn page(raw: &Raw, aims: &[Aim], explanations: Option<&Explanations>) -> Page {
     let mut page = Page::new(FILE, "Checking and copying out images");
