@@ -130,7 +130,7 @@ pub(crate) const ALL: &[Growth] = &[
 
 /// So many times the files of other runs are those of threads: with fewer, much of the time is that
 /// until all of them run.
-const THREADED_TIMES: u64 = 5;
+const THREADED_TIMES: u64 = 10;
 
 /// What was measured of one that grows.
 #[derive(Debug, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ pub(crate) const EMPTY: Workload = Workload {
     about: "empty files in one directory for each thread",
     count: Amount {
         quick: 400,
-        full: 20_000,
+        full: 10_000,
     },
     threads: &[1, 2],
     image_mib: |count| 256 + count / 1000,

@@ -20,7 +20,7 @@ pub(crate) const TREE: Workload = Workload {
     about: "files of 2 KiB on average, 50 in each directory",
     count: Amount {
         quick: 500,
-        full: 20_000,
+        full: 10_000,
     },
     particular: &[Side::BindfsLong],
     phases: &[
