@@ -31,7 +31,7 @@ const JOBS: u64 = 4;
 const DEPTH: u64 = 64;
 /// How long after a commit the next one begins, and how long a run may take to its last one: less than the 300 s with a
 /// commit every 30 s that were published.
-const INTERVAL: Duration = Duration::from_millis(25);
+const INTERVAL: Duration = Duration::from_millis(10);
 const SECONDS_MAX: u64 = 120;
 const IMAGE_BYTES: usize = 4 << 30;
 const IMAGE_BYTES_QUICK: usize = 512 << 20;

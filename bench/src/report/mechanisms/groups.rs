@@ -22,7 +22,7 @@ const MEASURED: &str = "\
 ## Commits with and without the comparison
 
 Direct random writes of 4 KiB to a file of 512 MiB by four jobs with 64 at a time of each: on a mount by fio, as published, \
-and as many threads by calls of the library. A commit begins 25 ms after the end of the one before; a run has 200. *Many \
+and as many threads by calls of the library. A commit begins 10 ms after the end of the one before; a run has 200. *Many \
 groups* are of 16 MiB, with tree blocks of 4 KiB, and a commit has 64 writes, all in the same 1 MiB of the file. The comparison \
 is on and off in turns. Figures are means over the commits of a run, then medians of the runs. At the end of each form `btrfs check` judged an \
 image of each.";
