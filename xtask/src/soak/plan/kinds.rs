@@ -12,7 +12,7 @@ use super::{Portion, Program, Scene, Step};
 
 /// Distinct states of power failures that are demanded of each mode of the journal.
 pub(super) const STATES: u64 = 20_000;
-/// Distinct states of one portion. Portions of the same filesystem have few in common.
+/// Distinct states of one portion. Portions of the same scene have few in common.
 pub(super) const STATES_PER_PORTION: u64 = 700;
 /// Portions more than the demanded states would take if they had none in common.
 const SPARE_PORTIONS: u64 = 1;
@@ -200,7 +200,8 @@ fn of_scenes(scenes: &[Scene]) -> [Step; 5] {
             20.0,
             portions("faults", FAULTS, 1),
         )
-        .demanding("faults", count * faults * 100),
+        .demanding("faults", count * faults * 100)
+        .demanding("mount_faults", count * faults),
         Step::new(
             "threads",
             "two threads against a model, compared after every remount",
@@ -240,12 +241,13 @@ fn crashes(scenes: &[Scene]) -> Vec<Step> {
         let scenes: Vec<_> = scenes.collect();
         let states = STATES / one_in;
         let count = states.div_ceil(STATES_PER_PORTION) + SPARE_PORTIONS;
+        let count = count.max(scenes.len() as u64);
         let portions = (0..count)
             .zip(scenes.iter().cycle())
             .map(|(number, scene)| {
                 let first = CRASH_SEED + number * CRASH_SEEDS;
                 let seeds = format!("{first}..{}", first + CRASH_SEEDS);
-                let states = STATES_PER_PORTION.to_string();
+                let states = (STATES_PER_PORTION * one_in).to_string();
                 let words = ["crash", "--states", &states, "--seeds", &seeds];
                 let words = words.into_iter().chain(["--threads", "1"]);
                 let words = words.chain(["--scene", &scene.name]);

@@ -224,6 +224,12 @@ pub(super) mod tests {
         assert_eq!(step.goals, [(DISTINCT, 20_000), ("by_kernel", 500)]);
         let copied = goals(Kind::Btrfs, "crash-copied");
         assert_eq!(copied, [(DISTINCT, 5000), ("by_kernel", 125)]);
+        let btrfs = steps(&scenes(), Kind::Btrfs, false);
+        let copied = btrfs.iter().find(|step| step.name == "crash-copied");
+        for portion in &copied.unwrap().portions {
+            // The program takes a fourth of what is asked for.
+            assert_eq!(portion.words[..3], ["crash", "--states", "2800"]);
+        }
         let log = goals(Kind::Xfs, "crash-log");
         assert_eq!(log, [(DISTINCT, 20_000), ("by_kernel", 1000)]);
         let words: BTreeSet<_> = step.portions.iter().map(|portion| &portion.words).collect();
