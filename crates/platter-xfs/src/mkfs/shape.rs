@@ -598,7 +598,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn sectors_below_those_of_the_log_device_are_refused_by_its_name() {
+    fn sectors_below_those_of_the_log_device_are_refused() {
         let device = |logical_block_bytes| DeviceGeometry {
             len_bytes: GIB,
             logical_block_bytes,

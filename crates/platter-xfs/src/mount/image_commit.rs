@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn overwritten_contents_are_refused_where_directory_blocks_have_parts() {
+    fn overwritten_contents_are_refused_with_split_blocks() {
         let device = device_of(&MkfsOptions {
             block_bytes: Some(1024),
             ..MkfsOptions::new(Uuid::from_bytes([7; 16]))

@@ -9,8 +9,8 @@ mod tune;
 mod writing;
 mod growfs;
 mod devices_in_use;
-mod image_commit;
 mod split_blocks;
+mod image_commit;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -346,7 +346,7 @@ fn nothing_gets_blocks_of_parts_that_an_older_checkpoint_holds() {
 }
 
 #[test]
-fn target_of_a_link_waits_for_blocks_of_parts_where_there_are_no_others() {
+fn link_target_waits_for_withheld_blocks_without_others() {
     let mut options = MkfsOptions {
         block_bytes: Some(1024),
         ..options()
