@@ -976,3 +976,30 @@ fn hints_that_are_set_with_other_flags_are_whole() {
         assert_eq!((found.xflags, hints), (xflags, (bytes, bytes)));
     }
 }
+
+/// What takes links is up to the flag of the directory alone; files have none.
+#[test]
+fn directories_with_the_flag_take_no_new_links() {
+    const NOSYMLINKS: u32 = 0x400;
+    let mounted = Mounted::new(Preallocation::Off);
+    let root = mounted.xfs.root().unwrap();
+    let context = Context::root();
+    let changes = |xflags| SetAttr {
+        xflags: Some(xflags),
+        ..SetAttr::default()
+    };
+    let directory = create(&*root, "dir", CreateKind::Directory).unwrap();
+    let link = || create(&*directory, "link", CreateKind::Symlink(b"target".to_vec()));
+    directory.set_attr(&context, &changes(NOSYMLINKS)).unwrap();
+    assert_eq!(directory.extended_flags().unwrap().xflags, NOSYMLINKS);
+    let refused = link().unwrap_err();
+    assert!(matches!(
+        refused,
+        platter_vfs::Error::Condition(Condition::NotPermitted)
+    ));
+    let file = create(&*directory, "file", CreateKind::Regular).unwrap();
+    file.set_attr(&context, &changes(NOSYMLINKS)).unwrap();
+    assert_eq!(file.extended_flags().unwrap().xflags, 0);
+    directory.set_attr(&context, &changes(0)).unwrap();
+    link().unwrap();
+}

@@ -68,7 +68,8 @@ impl Blueprint<'_> {
 /// What a file made in a directory takes from it and from its maker.
 ///
 /// # Errors
-/// `NameTooLong`, `NotFound` and `InvalidArgument` for targets of links that cannot be.
+/// `NameTooLong`, `NotFound` and `InvalidArgument` for targets of links that cannot be, `NotPermitted` where the directory
+/// takes none.
 pub(super) fn plan<'a>(directory: &Inode, new: NewInode<'a>) -> Result<Blueprint<'a>> {
     if let CreateKind::Symlink(target) = new.kind {
         if target.is_empty() {
@@ -82,6 +83,10 @@ pub(super) fn plan<'a>(directory: &Inode, new: NewInode<'a>) -> Result<Blueprint
         }
     }
     let state = directory.state.read();
+    let takes_links = !state.inode.flags.contains(InodeFlags::NOSYMLINKS);
+    if new.kind.file_kind() == FileKind::Symlink && !takes_links {
+        return Err(Condition::NotPermitted.into());
+    }
     let default_acl = default_acl(directory.context(), &state.inode)?;
     let attr = inode::attr(&state.inode, directory.context().geometry());
     let file = NewFile::in_directory(

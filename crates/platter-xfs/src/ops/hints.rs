@@ -14,19 +14,21 @@ const XFLAGS: [(u32, InodeFlags); 8] = [
     (0x1, InodeFlags::REALTIME),
     (0x2, InodeFlags::PREALLOC),
     (0x100, InodeFlags::RTINHERIT),
-    (0x400, InodeFlags::NOSYMLINKS),
+    (NOSYMLINKS, InodeFlags::NOSYMLINKS),
     (EXTSIZE, InodeFlags::EXTSIZE),
     (EXTSZINHERIT, InodeFlags::EXTSZINHERIT),
     (0x2000, InodeFlags::NODEFRAG),
     (0x4000, InodeFlags::FILESTREAM),
 ];
+const NOSYMLINKS: u32 = 0x400;
 const EXTSIZE: u32 = 0x800;
 const EXTSZINHERIT: u32 = 0x1000;
 const COWEXTSIZE: u32 = 0x1_0000;
 /// Only shown.
 const HASATTR: u32 = 0x8000_0000;
 /// What can be set. The filestreams allocator is not used, whatever a directory says.
-const SETTABLE: InodeFlags = InodeFlags::EXTSIZE
+const SETTABLE: InodeFlags = InodeFlags::NOSYMLINKS
+    .union(InodeFlags::EXTSIZE)
     .union(InodeFlags::EXTSZINHERIT)
     .union(InodeFlags::NODEFRAG)
     .union(InodeFlags::FILESTREAM);
@@ -75,7 +77,7 @@ pub(super) fn validate(inode: &Inode, changes: &SetAttr) -> Result<()> {
         .fold(0, |sum, (xflag, _)| sum | xflag)
         & !kept;
     if (after.xflags ^ before.xflags) & fixed != 0 {
-        return Err(refused("setting realtime and nosymlinks flags"));
+        return Err(refused("setting realtime flags"));
     }
     let known = XFLAGS
         .iter()
@@ -133,6 +135,10 @@ pub(super) fn set(edit: &mut InodeEdit, changes: &SetAttr, geometry: &Geometry) 
     }
     let inode = edit.inode();
     let mut after = after(&shown(inode, geometry), changes);
+    if inode.kind != FileKind::Directory {
+        // It says what a directory takes, and is lost elsewhere.
+        after.xflags &= !NOSYMLINKS;
+    }
     if after.extent_size_bytes == 0 {
         after.xflags &= !(EXTSIZE | EXTSZINHERIT);
     }

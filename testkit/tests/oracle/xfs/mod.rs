@@ -19,6 +19,7 @@ mod growfs;
 mod tuned;
 mod large_forks;
 mod split_blocks;
+mod link_flag;
 mod attributes;
 mod chunks;
 mod made;
