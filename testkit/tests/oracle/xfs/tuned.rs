@@ -253,7 +253,7 @@ fn changes_that_are_refused_leave_the_image() -> Result<()> {
         ("-O ^reflink", "never switched off"),
         ("-O bigtime,quota", "switching quota on"),
         ("-L good -O nrext64", "at least 64 MiB"),
-        ("-U 00000000-0000-0000-0000-000000000000", "nvalid"),
+        ("-U 00000000-0000-0000-0000-000000000000", "not all zeros"),
     ] {
         let mut platter = program::platter()?;
         platter.arg("tune").args(arguments.split(' ')).arg(image);
