@@ -61,6 +61,8 @@ impl DataReads {
     /// Says that data moves in a transaction, before its new addresses can be looked up.
     pub fn begin_move(&self, transaction: Generation) {
         self.moved_in.fetch_max(transaction.0, Ordering::AcqRel);
+        // What was kept by an address is not found for what moves there.
+        self.moves.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Says that its new addresses are those that are looked up, and returns when nothing reads at the old ones. The caller

@@ -106,6 +106,11 @@ pub(super) fn all(
     for (logical, member) in others {
         replacing.copy(*logical, member)?;
     }
+    // All references are queued before a block refers to a copy: a search for its users finds all of them.
+    for (_, member) in &own {
+        let form = Replacing::old_form(member);
+        replacing.change_below(member, (form, form))?;
+    }
     for (logical, member) in own {
         replacing.change_in_place(*logical, member)?;
     }
@@ -318,9 +323,7 @@ impl Replacing<'_> {
     }
 
     /// Makes a block of this transaction refer to copies.
-    fn change_in_place(&mut self, logical: LogicalAddr, member: &Member) -> Result<()> {
-        let form = Self::old_form(member);
-        self.change_below(member, (form, form))?;
+    fn change_in_place(&self, logical: LogicalAddr, member: &Member) -> Result<()> {
         let fs = self.fs;
         let tree = fs.tree(member.header.owner)?;
         let _alone = tree.lock();
