@@ -314,10 +314,8 @@ impl Replacement<'_> {
         if self.mirror.has_failed() {
             return Err(failed());
         }
-        let mut bytes = [0; SUPERBLOCK_BYTES];
-        self.source.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
-        let disk: DiskSuperblock = zerocopy::transmute!(bytes);
-        let superblock = Superblock::decode(&disk, SUPERBLOCK_OFFSETS[0])?;
+        let uuid = self.fs.superblock().metadata_uuid;
+        let (superblock, disk) = superblocks::stored(&**self.source, uuid)?;
         let total_bytes = superblock.dev_item.total_bytes;
         superblocks::write(&**self.target, &superblock, &disk, total_bytes)?;
         if self.mirror.rely() {

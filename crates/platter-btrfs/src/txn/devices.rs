@@ -13,7 +13,7 @@ use crate::context::TreesRule;
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::ondisk::superblock::DiskSuperblock;
 use crate::ondisk::types::DEV_ITEMS_OBJECT;
 use crate::ondisk::{DeviceId, Generation, Key, Superblock, TreeId};
 use crate::tree::Cursor;
@@ -183,8 +183,5 @@ fn durable_superblock(fs: &WriteContext) -> Result<(Superblock, DiskSuperblock)>
     let members = fs.blocks().store().members();
     let present = members.iter().find_map(|member| member.device.as_ref());
     let device = present.ok_or(Condition::NotFound)?;
-    let mut bytes = [0; SUPERBLOCK_BYTES];
-    device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
-    let disk: DiskSuperblock = zerocopy::transmute!(bytes);
-    Ok((Superblock::decode(&disk, SUPERBLOCK_OFFSETS[0])?, disk))
+    superblocks::stored(&**device, fs.superblock().metadata_uuid)
 }

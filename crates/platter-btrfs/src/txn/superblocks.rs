@@ -247,7 +247,7 @@ fn write_copies(closed: &ClosedDevice, superblock: &Superblock) -> Result<()> {
         total_bytes,
         bytes_used,
     } = closed;
-    let (own, old) = old_superblock(&**device, superblock)?;
+    let (own, old) = stored(&**device, superblock.metadata_uuid)?;
     let superblock = Superblock {
         dev_item: DevItem {
             total_bytes,
@@ -262,15 +262,17 @@ fn write_copies(closed: &ClosedDevice, superblock: &Superblock) -> Result<()> {
 
 /// What a device has in its place of the superblock: the newest of the other copies where the first is not whole, since
 /// power failed while it was written.
-fn old_superblock(
+pub(crate) fn stored(
     device: &dyn BlockDevice,
-    next: &Superblock,
+    metadata_uuid: Uuid,
 ) -> Result<(Superblock, DiskSuperblock)> {
-    let [first, others @ ..] = SUPERBLOCK_OFFSETS.map(|at| read(device, at));
-    // What was on the device before it was of this filesystem may have left copies.
-    let is_own = |old: &Superblock| old.metadata_uuid == next.metadata_uuid;
-    let others = others.into_iter().flatten().filter(|(old, _)| is_own(old));
-    first.or_else(|error| others.max_by_key(|(old, _)| old.generation).ok_or(error))
+    let [first, others @ ..] = SUPERBLOCK_OFFSETS;
+    read(device, first).or_else(|error| {
+        let others = others.into_iter().filter_map(|at| read(device, at).ok());
+        // What was on the device before it was of this filesystem may have left copies.
+        let own = others.filter(|(old, _)| old.metadata_uuid == metadata_uuid);
+        own.max_by_key(|(old, _)| old.generation).ok_or(error)
+    })
 }
 
 fn read(device: &dyn BlockDevice, offset: u64) -> Result<(Superblock, DiskSuperblock)> {
