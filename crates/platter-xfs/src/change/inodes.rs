@@ -51,6 +51,7 @@ impl Change<'_> {
             let ag = AgNr(first.0.wrapping_add(step) % count);
             let near = if ag == own_ag { near } else { AgInode(0) };
             let Some(inode) = self.alloc_inode_in(ag, near, new.generation)? else {
+                self.groups.note_full();
                 self.groups.leave(ag);
                 continue;
             };

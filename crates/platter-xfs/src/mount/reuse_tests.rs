@@ -345,6 +345,21 @@ fn nothing_gets_blocks_of_parts_that_an_older_checkpoint_holds() {
     scene.end();
 }
 
+/// All blocks that are free, and not withheld, are about to be used.
+fn claim_all_free(xfs: &Xfs) {
+    let context = xfs.context();
+    for ag in context.geometry().groups() {
+        let free = free_blocks(xfs, ag);
+        let mut held = context.space().lock(ag);
+        let claims = held.holds().claims.clone();
+        for extent in free.within(0..u32::MAX) {
+            for unused in claims.gaps(extent) {
+                held.claim(AgBlock(unused.start), unused.end - unused.start);
+            }
+        }
+    }
+}
+
 #[test]
 fn link_target_waits_for_withheld_blocks_without_others() {
     let mut options = MkfsOptions {
@@ -366,22 +381,44 @@ fn link_target_waits_for_withheld_blocks_without_others() {
         let context = Context::root();
         scene.directory.unlink(&context, name(text)).unwrap();
     }
-    // All others are about to be used.
-    let context = scene.xfs.context();
-    for ag in context.geometry().groups() {
-        let free = free_blocks(&scene.xfs, ag);
-        let mut held = context.space().lock(ag);
-        let claims = held.holds().claims.clone();
-        for extent in free.within(0..u32::MAX) {
-            for unused in claims.gaps(extent) {
-                held.claim(AgBlock(unused.start), unused.end - unused.start);
-            }
-        }
-    }
+    claim_all_free(&scene.xfs);
     let before = scene.log().running();
     let (_, block) = add_link(&scene.xfs, &*scene.root, 0);
     assert!(scene.log().is_durable(before));
     assert!(parts.contains(&block));
+    scene.end();
+}
+
+#[test]
+fn inodes_wait_for_withheld_chunks_without_others() {
+    let mut options = options();
+    options.features.ro_compat = RoCompat::empty();
+    let scene = Scene::new(&options, 0);
+    let make = |number: u32| create(&*scene.root, &format!("f{number}"), CreateKind::Regular);
+    for number in 0..1500 {
+        drop(make(number).unwrap());
+        // The directory keeps its blocks.
+        if number % 20 == 0 {
+            let text = format!("l{number}");
+            let linked = scene
+                .root
+                .link(&Context::root(), name(&text), scene.file.id());
+            linked.unwrap();
+        }
+    }
+    for number in 0..1500 {
+        let path = format!("f{number}");
+        scene.root.unlink(&Context::root(), name(&path)).unwrap();
+    }
+    // Has them freed.
+    scene.xfs.stat_fs().unwrap();
+    claim_all_free(&scene.xfs);
+    let before = scene.log().running();
+    // More than are free in chunks that stay.
+    for number in 0..600 {
+        drop(make(number).unwrap());
+    }
+    assert!(scene.log().is_durable(before));
     scene.end();
 }
 

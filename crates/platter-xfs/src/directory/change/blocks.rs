@@ -198,6 +198,10 @@ impl<'f> DirectoryChange<'_, 'f> {
     /// Allocates and maps a block, which is still to be [written](Self::write).
     pub(super) fn add_block(&mut self, first: FileBlock) -> Result<()> {
         let (geometry, owner) = (self.geometry(), self.owner());
+        if let Some(log) = self.change.context().log() {
+            let (own_ag, _) = geometry.split_inode(owner);
+            self.change.groups.finish_freed(own_ag, log)?;
+        }
         let mappings = alloc_block(&mut self.change.groups, geometry, owner, first)?;
         let (fork, groups) = self.changing_fork()?;
         for mapping in mappings {

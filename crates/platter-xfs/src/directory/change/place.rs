@@ -178,7 +178,7 @@ fn has_same_magic(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// Allocates the blocks of a directory block that begins with `first`: in one extent, or in several where there is none
-/// of that length, nor will be once what was freed is durable. Returns their mappings, in order.
+/// of that length, nor will be once what was freed is durable, withheld blocks apart. Returns their mappings, in order.
 ///
 /// # Errors
 /// `NoSpace`, also where the change is to wait for what was freed first.
@@ -210,6 +210,7 @@ pub(super) fn alloc_block(
     }
     // One block is one extent.
     if is_busy || count == 1 {
+        groups.note_full();
         return Err(Condition::NoSpace.into());
     }
     let mut mappings = Vec::new();
