@@ -88,6 +88,8 @@ pub(crate) struct Run {
 
 impl Form {
     pub(crate) const ALL: [Self; 10] = [
+        Self::with_many_groups(false),
+        Self::with_many_groups(true),
         Self::new(Load::Library, false, false),
         Self::new(Load::Library, true, false),
         Self::new(Load::Library, false, true),
@@ -96,8 +98,6 @@ impl Form {
         Self::new(Load::Mount, true, false),
         Self::new(Load::Mount, false, true),
         Self::new(Load::Mount, true, true),
-        Self::with_many_groups(false),
-        Self::with_many_groups(true),
     ];
     const QUICK: [Self; 5] = [
         Self::new(Load::Library, false, false),
