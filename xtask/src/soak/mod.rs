@@ -119,6 +119,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     packages::require()?;
     packages::require_for_soak()?;
     tools::install(workspace)?;
+    if request.filesystems.contains(&Kind::Ext) {
+        instrumented::install()?;
+    }
+    stage::clear_old()?;
     let dir = target.join(&code.key);
     let places = prepare::prepare(workspace, &code, &dir)?;
     let scenes = Scene::list(&code::text(

@@ -6,7 +6,6 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::code::{Code, text};
-use super::instrumented;
 use super::portion::Places;
 use super::whole::Tests;
 use crate::command::{self, command};
@@ -34,7 +33,6 @@ pub(super) fn prepare(workspace: &Workspace, code: &Code, dir: &Path) -> Result<
     if places.programs.join(READY).exists() {
         return Ok(places);
     }
-    instrumented::install()?;
     for made in [&places.programs, &places.source] {
         if made.exists() {
             std::fs::remove_dir_all(made)?;
