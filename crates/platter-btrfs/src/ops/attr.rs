@@ -40,9 +40,7 @@ impl AttributedInode for BtrfsInode {
         let sector_bytes = self.context().sector_bytes();
         let (item, delayed) = {
             let state = self.state.read();
-            let delayed = state.delayed.within(0..u64::MAX);
-            let delayed: u64 = delayed.map(|range| range.end - range.start).sum();
-            (state.item, delayed)
+            (state.item, state.delayed.count())
         };
         let mut attr = inode::attr(&item, self.fs.shown(self.id), sector_bytes);
         if self.kind == FileKind::Regular {

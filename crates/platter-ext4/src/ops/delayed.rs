@@ -106,15 +106,13 @@ impl Delayed {
 
     /// Returns the number of clusters with a reservation.
     pub(super) fn reserved_clusters(&self) -> u64 {
-        let ranges = self.clusters.within(0..u32::MAX);
-        ranges.map(|range| u64::from(range.end - range.start)).sum()
+        self.clusters.count().into()
     }
 
     /// Returns how many more extents there may be once all dirty blocks are written: one for each that has a cluster to
     /// itself, two for each other one, which may lie between unwritten blocks.
     pub(super) fn new_extents_max(&self, geometry: &Geometry) -> u64 {
-        let dirty = self.dirty.within(0..u32::MAX);
-        let dirty: u64 = dirty.map(|range| u64::from(range.end - range.start)).sum();
+        let dirty = u64::from(self.dirty.count());
         let alone = if geometry.cluster_blocks == 1 {
             self.reserved_clusters()
         } else {

@@ -16,11 +16,12 @@ impl RangeNumber for u64 {}
 /// A set of numbers; those that follow each other are one entry.
 ///
 /// # Invariants
-/// Ranges are not empty, and no two of them touch.
+/// Ranges are not empty, and no two of them touch. The count is the sum of their lengths.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct RangeSet<N> {
     /// End by start.
     ranges: BTreeMap<N, N>,
+    count: N,
 }
 
 impl<N: RangeNumber> RangeSet<N> {
@@ -28,6 +29,12 @@ impl<N: RangeNumber> RangeSet<N> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
+    }
+
+    /// How many numbers are in it.
+    #[must_use]
+    pub fn count(&self) -> N {
+        self.count
     }
 
     /// The first range that ends after `at`, from `at` on.
@@ -92,6 +99,7 @@ impl<N: RangeNumber> RangeSet<N> {
             end = end.max(last);
         }
         self.ranges.insert(start, end);
+        self.count = self.count + new;
         new
     }
 
@@ -115,6 +123,7 @@ impl<N: RangeNumber> RangeSet<N> {
                 break;
             }
         }
+        self.count = self.count - count;
         count
     }
 }
@@ -149,6 +158,7 @@ mod tests {
                 }
                 let flat: BTreeSet<u32> = set.within(0..200).flatten().collect();
                 assert_eq!(flat, model);
+                assert_eq!(set.count() as usize, model.len());
                 let gaps: Vec<u32> = set.gaps(10..90).flatten().collect();
                 let expected: Vec<u32> = (10..90).filter(|at| !model.contains(at)).collect();
                 assert_eq!(gaps, expected);

@@ -51,11 +51,7 @@ pub(crate) fn available(group: &Group<'_>) -> u32 {
     let missing = u32::try_from(missing).unwrap_or(u32::MAX);
     let kept = kept_blocks(group.agf, group.agi, group.limits);
     let others = missing.saturating_add(kept).saturating_add(SLACK_BLOCKS);
-    let claimed: u32 = group
-        .claims
-        .within(0..u32::MAX)
-        .map(|range| range.end - range.start)
-        .sum();
+    let claimed = group.claims.count();
     group
         .agf
         .free_blocks

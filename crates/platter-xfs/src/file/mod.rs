@@ -157,12 +157,8 @@ impl BlockRuns for Contents<'_> {
 
 impl FileMap for Contents<'_> {
     fn filesystem_blocks(&self) -> u64 {
-        let dirty = self
-            .dirty
-            .into_iter()
-            .flat_map(|dirty| dirty.within(0..u64::MAX));
-        let dirty = dirty.map(|range| range.end - range.start);
-        dirty.fold(self.inode.blocks, u64::saturating_add)
+        let dirty = self.dirty.map_or(0, RangeSet::count);
+        self.inode.blocks.saturating_add(dirty)
     }
 
     fn place(&self, address: u64) -> Option<Place> {

@@ -122,11 +122,7 @@ mod tests {
                 .iter()
                 .any(|block| found.contains(*block))
         );
-        let all: u64 = found
-            .within(0..u64::MAX)
-            .map(|range| range.end - range.start)
-            .sum();
-        assert_eq!(all, parts.len() as u64);
+        assert_eq!(found.count(), parts.len() as u64);
         drop((root, whole, split, file));
         xfs.unmount().unwrap();
     }

@@ -121,8 +121,7 @@ impl Delayed {
     /// Returns how many more mappings there may be once all dirty blocks are written: one for each that has a
     /// reservation, two for each other one, which may lie between unwritten blocks.
     pub(super) fn new_mappings_max(&self) -> u64 {
-        let dirty = self.dirty.within(0..u64::MAX);
-        let dirty: u64 = dirty.map(|range| range.end - range.start).sum();
+        let dirty = self.dirty.count();
         dirty.saturating_mul(2).saturating_sub(self.reserved())
     }
 
