@@ -115,7 +115,7 @@ impl Form {
         }
     }
 
-    const fn new(load: Load, has_group_tree: bool, is_disk: bool) -> Self {
+    pub(crate) const fn new(load: Load, has_group_tree: bool, is_disk: bool) -> Self {
         Self {
             load,
             has_group_tree,
