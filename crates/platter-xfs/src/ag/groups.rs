@@ -134,7 +134,7 @@ impl Groups {
         self.left_busy
     }
 
-    /// Says that no group that was looked at has space: there may be some once what is withheld is not any more.
+    /// Says that a group that was looked at has no space: there may be some once what is withheld is not any more.
     pub(crate) fn note_full(&mut self) {
         let mut held = self.open.values().filter_map(|open| open.held.as_ref());
         self.left_busy |= held.any(Held::has_withheld);

@@ -51,7 +51,6 @@ impl Change<'_> {
             let ag = AgNr(first.0.wrapping_add(step) % count);
             let near = if ag == own_ag { near } else { AgInode(0) };
             let Some(inode) = self.alloc_inode_in(ag, near, new.generation)? else {
-                self.groups.note_full();
                 self.groups.leave(ag);
                 continue;
             };
@@ -89,13 +88,15 @@ impl Change<'_> {
         if let Some(log) = self.context.log() {
             self.groups.finish_freed(ag, log)?;
         }
+        let chunk_blocks = self.geometry().chunk_blocks();
         let mut group = self.groups.get(ag)?;
-        let (block, len) = match inodes::alloc_chunk(&mut group)? {
-            Some(block) => (block, self.geometry().chunk_blocks()),
-            None => match inodes::alloc_sparse_chunk(&mut group)? {
-                Some(part) => part,
-                None => return Ok(None),
-            },
+        let mut allocated = inodes::alloc_chunk(&mut group)?.map(|block| (block, chunk_blocks));
+        if allocated.is_none() {
+            allocated = inodes::alloc_sparse_chunk(&mut group)?;
+        }
+        let Some((block, len)) = allocated else {
+            self.groups.note_full();
+            return Ok(None);
         };
         self.initialise_chunk(ag, (block, len), generation);
         let first = self.geometry().first_ag_inode(block);

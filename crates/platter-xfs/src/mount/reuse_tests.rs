@@ -17,6 +17,7 @@ use crate::mkfs::MkfsOptions;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent};
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::{AgBlock, AgNr, FileBlock, ForkKind, FsBlock};
+use crate::space::Held;
 
 const AG: AgNr = AgNr(0);
 /// Bytes of a value that no leaf of 4 KiB holds.
@@ -224,9 +225,7 @@ fn value_gets_no_block_that_its_checkpoint_cancels() {
 
 #[test]
 fn value_waits_for_blocks_where_there_are_no_others() {
-    let mut options = options();
-    options.features.ro_compat = RoCompat::empty();
-    let scene = Scene::new(&options, 800);
+    let scene = Scene::new(&plain(4096), 800);
     let context = scene.xfs.context();
     scene.log().quiesce().unwrap();
     context
@@ -234,21 +233,37 @@ fn value_waits_for_blocks_where_there_are_no_others() {
         .finish(context.geometry().groups(), scene.log());
     scene.free_blocks();
     // All but what was freed is about to be used by others.
-    for ag in context.geometry().groups() {
-        let free = free_blocks(&scene.xfs, ag);
-        let mut held = context.space().lock(ag);
-        let busy = held.busy();
-        for extent in free.within(0..u32::MAX) {
-            for unused in busy.gaps(extent) {
-                held.claim(AgBlock(unused.start), unused.end - unused.start);
-            }
-        }
-    }
+    claim_free(&scene.xfs, Held::busy);
     let before = scene.log().running();
     set(&*scene.file, "user.second");
     assert!(scene.log().is_durable(before));
     let of_file = blocks(&scene.xfs, &*scene.file, ForkKind::Attr);
     assert!(of_file.iter().any(|block| scene.blocks.contains(block)));
+}
+
+/// Without optional features, which keep blocks in reserve.
+pub(super) fn plain(block_bytes: u32) -> MkfsOptions {
+    let mut options = MkfsOptions {
+        block_bytes: Some(block_bytes),
+        ..options()
+    };
+    options.features.ro_compat = RoCompat::empty();
+    options
+}
+
+/// All free blocks are about to be used, but for those that are spared.
+fn claim_free(xfs: &Xfs, spared: impl Fn(&mut Held) -> RangeSet<u32>) {
+    let context = xfs.context();
+    for ag in context.geometry().groups() {
+        let free = free_blocks(xfs, ag);
+        let mut held = context.space().lock(ag);
+        let spared = spared(&mut held);
+        for extent in free.within(0..u32::MAX) {
+            for unused in spared.gaps(extent) {
+                held.claim(AgBlock(unused.start), unused.end - unused.start);
+            }
+        }
+    }
 }
 
 /// Leaves two blocks in a row here and there of what is free; all others are about to be used.
@@ -284,12 +299,7 @@ fn add_link(xfs: &Xfs, root: &dyn Inode, index: usize) -> (String, FsBlock) {
 
 #[test]
 fn nothing_gets_blocks_of_parts_that_an_older_checkpoint_holds() {
-    let mut options = MkfsOptions {
-        block_bytes: Some(1024),
-        ..options()
-    };
-    options.features.ro_compat = RoCompat::empty();
-    let scene = Scene::new(&options, 0);
+    let scene = Scene::new(&plain(1024), 0);
     fragment(&scene.xfs);
     let link = |text: &str| {
         let linked = scene
@@ -345,29 +355,9 @@ fn nothing_gets_blocks_of_parts_that_an_older_checkpoint_holds() {
     scene.end();
 }
 
-/// All blocks that are free, and not withheld, are about to be used.
-fn claim_all_free(xfs: &Xfs) {
-    let context = xfs.context();
-    for ag in context.geometry().groups() {
-        let free = free_blocks(xfs, ag);
-        let mut held = context.space().lock(ag);
-        let claims = held.holds().claims.clone();
-        for extent in free.within(0..u32::MAX) {
-            for unused in claims.gaps(extent) {
-                held.claim(AgBlock(unused.start), unused.end - unused.start);
-            }
-        }
-    }
-}
-
 #[test]
 fn link_target_waits_for_withheld_blocks_without_others() {
-    let mut options = MkfsOptions {
-        block_bytes: Some(1024),
-        ..options()
-    };
-    options.features.ro_compat = RoCompat::empty();
-    let scene = Scene::new(&options, 0);
+    let scene = Scene::new(&plain(1024), 0);
     fragment(&scene.xfs);
     let names: Vec<_> = (0..200).map(|number| format!("{number}-name")).collect();
     for text in &names {
@@ -381,7 +371,7 @@ fn link_target_waits_for_withheld_blocks_without_others() {
         let context = Context::root();
         scene.directory.unlink(&context, name(text)).unwrap();
     }
-    claim_all_free(&scene.xfs);
+    claim_free(&scene.xfs, |held| held.holds().claims.clone());
     let before = scene.log().running();
     let (_, block) = add_link(&scene.xfs, &*scene.root, 0);
     assert!(scene.log().is_durable(before));
@@ -391,9 +381,7 @@ fn link_target_waits_for_withheld_blocks_without_others() {
 
 #[test]
 fn inodes_wait_for_withheld_chunks_without_others() {
-    let mut options = options();
-    options.features.ro_compat = RoCompat::empty();
-    let scene = Scene::new(&options, 0);
+    let scene = Scene::new(&plain(4096), 0);
     let make = |number: u32| create(&*scene.root, &format!("f{number}"), CreateKind::Regular);
     for number in 0..1500 {
         drop(make(number).unwrap());
@@ -412,7 +400,7 @@ fn inodes_wait_for_withheld_chunks_without_others() {
     }
     // Has them freed.
     scene.xfs.stat_fs().unwrap();
-    claim_all_free(&scene.xfs);
+    claim_free(&scene.xfs, |held| held.holds().claims.clone());
     let before = scene.log().running();
     // More than are free in chunks that stay.
     for number in 0..600 {
@@ -423,13 +411,37 @@ fn inodes_wait_for_withheld_chunks_without_others() {
 }
 
 #[test]
-fn directory_block_waits_for_blocks_in_a_row_before_it_is_split() {
-    let mut options = MkfsOptions {
-        block_bytes: Some(1024),
-        ..options()
+fn directory_blocks_wait_for_withheld_blocks_without_others() {
+    let scene = Scene::new(&plain(1024), 0);
+    fragment(&scene.xfs);
+    let other = create(&*scene.root, "other", CreateKind::Directory).unwrap();
+    let names: Vec<_> = (0..200).map(|number| format!("{number}-name")).collect();
+    let link = |dir: &dyn Inode, text: &str| {
+        let linked = dir.link(&Context::root(), name(text), scene.file.id());
+        linked.unwrap();
     };
-    options.features.ro_compat = RoCompat::empty();
-    let scene = Scene::new(&options, 40);
+    for text in &names {
+        link(&*scene.directory, text);
+    }
+    for text in &names {
+        scene
+            .directory
+            .unlink(&Context::root(), name(text))
+            .unwrap();
+    }
+    claim_free(&scene.xfs, |held| held.holds().claims.clone());
+    let before = scene.log().running();
+    for text in &names[..60] {
+        link(&*other, text);
+    }
+    assert!(scene.log().is_durable(before));
+    drop(other);
+    scene.end();
+}
+
+#[test]
+fn directory_block_waits_for_blocks_in_a_row_before_it_is_split() {
+    let scene = Scene::new(&plain(1024), 40);
     let other = create(&*scene.root, "other", CreateKind::Directory).unwrap();
     fragment(&scene.xfs);
     scene.log().quiesce().unwrap();

@@ -72,24 +72,16 @@ fn add_directory(context: &FsContext, number: InodeNr, split: &mut RangeSet<u64>
 
 #[cfg(test)]
 mod tests {
-    use platter_ondisk::Uuid;
     use platter_vfs::{Context, CreateKind, Filesystem};
 
-    use super::super::reuse_tests::{blocks, fragment};
+    use super::super::reuse_tests::{blocks, fragment, plain};
     use super::super::tests::{create, device_of, mount, name};
     use super::*;
-    use crate::mkfs::MkfsOptions;
     use crate::ondisk::ForkKind;
-    use crate::ondisk::features::RoCompat;
 
     #[test]
     fn blocks_of_directory_blocks_in_several_extents_are_found() {
-        let mut options = MkfsOptions {
-            block_bytes: Some(1024),
-            ..MkfsOptions::new(Uuid::from_bytes([7; 16]))
-        };
-        options.features.ro_compat = RoCompat::empty();
-        let xfs = mount(&device_of(&options));
+        let xfs = mount(&device_of(&plain(1024)));
         let root = xfs.root().unwrap();
         let [whole, split] = ["whole", "split"].map(|text| {
             let made = create(&*root, text, CreateKind::Directory);
