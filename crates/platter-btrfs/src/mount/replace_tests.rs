@@ -495,6 +495,36 @@ fn replacement_that_fails_at_the_end_is_not_used() {
 }
 
 #[test]
+fn devices_are_added_and_replaced_where_a_superblock_is_torn() {
+    for adds in [true, false] {
+        let mut pool = Pool::make(2, 300, &["-d", "raid1", "-m", "raid1"]);
+        let image = pool.images()[0].with_extension("new");
+        File::create(&image).unwrap().set_len(300 << 20).unwrap();
+        // A filesystem is known by the first superblock of the device that is named first.
+        let torn = usize::from(!adds);
+        pool.tear_superblock(torn);
+        let mut opened = pool.devices();
+        if adds {
+            opened.reverse();
+        }
+        let fs = mount_on(&opened);
+        if adds {
+            devices(&fs).add_device(&open(&image)).unwrap();
+        } else {
+            let replaced = devices(&fs).replace_device(2, &open(&image), &mut Ignore);
+            assert!(!replaced.unwrap().is_cancelled);
+        }
+        fs.unmount().unwrap();
+        drop((fs, opened));
+        if !adds {
+            pool.lose(torn);
+        }
+        pool.regain(image);
+        assert_whole(&pool);
+    }
+}
+
+#[test]
 fn device_that_keeps_its_superblock_is_replaced_and_named() {
     let mut pool = Pool::make(1, 300, &["-m", "dup"]);
     let image = pool.images()[0].with_extension("new");

@@ -23,7 +23,6 @@ use platter_vfs::{CheckSink, Clock, Condition, Result};
 use crate::block_group::Ranges;
 use crate::mount::{self, MountOptions, open_for_writing};
 use crate::ondisk::chunk_item::ChunkItem;
-use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::ondisk::{DeviceAddr, DeviceId, Generation, Superblock};
 use crate::pool::{self, BalanceArgs, check_device, unsupported};
 use crate::scrub::{Distrusted, ScrubReport, scrub_opened};
@@ -163,9 +162,7 @@ impl PoolRequest {
         // A superblock by which the device is known to have nothing yet.
         let mut present = others().chain([old]).filter_map(|it| it.device.as_ref());
         let first = present.next().ok_or(Condition::NotFound)?;
-        let mut bytes = [0; SUPERBLOCK_BYTES];
-        first.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
-        let template: DiskSuperblock = zerocopy::transmute!(bytes);
+        let (durable, template) = superblocks::stored(&**first, newest.metadata_uuid)?;
         let stale = Superblock {
             generation: Generation(1),
             dev_item: item,
@@ -186,11 +183,13 @@ impl PoolRequest {
         let is_alone = devices.is_empty();
         if is_alone {
             let whole = Superblock {
-                generation: newest_generation(&template)?,
+                generation: durable.generation,
                 ..stale
             };
             superblocks::write(&**target, &whole, &template, total_bytes)?;
         }
+        // A filesystem is known by the first superblock of the device that is named first.
+        devices.sort_by_key(|device| mount::identify(&**device).is_err());
         devices.push(Arc::clone(target));
         let mut options = self.options.clone();
         options.degraded |= old.device.is_none();
@@ -209,10 +208,6 @@ impl PoolRequest {
         }
         Ok(scrubbed.named(true))
     }
-}
-
-fn newest_generation(template: &DiskSuperblock) -> Result<Generation> {
-    Ok(Superblock::decode(template, SUPERBLOCK_OFFSETS[0])?.generation)
 }
 
 /// Copies the stripes of a chunk on a device. Adds to `failed` what of them cannot be read.

@@ -10,6 +10,7 @@ use platter_block::{Access, BlockDevice, FileDevice, OpenOptions};
 use platter_cache::MemoryBudget;
 use platter_vfs::{Result, SystemClock};
 
+use crate::ondisk::superblock::SUPERBLOCK_OFFSETS;
 use crate::txn::{WriteContext, WriteOptions};
 use crate::{Btrfs, MountOptions, open_for_writing};
 
@@ -117,6 +118,12 @@ impl Pool {
     /// The images.
     pub(crate) fn images(&self) -> &[PathBuf] {
         &self.images
+    }
+
+    /// Overwrites the beginning of the first superblock of a device, as power does that fails while it is written.
+    pub(crate) fn tear_superblock(&self, index: usize) {
+        let torn = self.devices()[index].write_at(SUPERBLOCK_OFFSETS[0], &[0x5a; 512]);
+        torn.unwrap();
     }
 
     /// Removes the image at a position.
