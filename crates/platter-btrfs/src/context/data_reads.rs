@@ -8,7 +8,7 @@ use platter_block::lock::{Condvar, Mutex, RwLock};
 use crate::chunk::wait_until_unshared;
 use crate::ondisk::Generation;
 
-/// The reads of a filesystem's data, and how often data moved to other addresses.
+/// The reads of a filesystem's data, and how often a move of data to other addresses began or ended.
 #[derive(Debug, Default)]
 pub struct DataReads {
     /// Shared by the reads that began since it was replaced.
@@ -80,7 +80,7 @@ impl DataReads {
         Generation(self.moved_in.load(Ordering::Acquire))
     }
 
-    /// How often data moved.
+    /// How often a move of data began or ended.
     #[must_use]
     pub fn moves(&self) -> u64 {
         self.moves.load(Ordering::Acquire)
@@ -163,5 +163,16 @@ mod tests {
         let moving = reads.try_move().unwrap();
         assert!(reads.try_move().is_none());
         assert!(waits(|| drop(reads.keep_addresses()), || drop(moving)));
+    }
+
+    #[test]
+    fn what_is_kept_by_addresses_is_not_found_while_data_moves() {
+        let reads = DataReads::default();
+        let before = reads.moves();
+        reads.begin_move(Generation(7));
+        let meanwhile = reads.moves();
+        reads.end_move();
+        assert!(before != meanwhile && meanwhile != reads.moves());
+        assert_eq!(reads.moved_in(), Generation(7));
     }
 }

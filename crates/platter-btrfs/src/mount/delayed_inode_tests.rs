@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use platter_cache::MemoryBudget;
-use platter_vfs::{Context, CreateKind, Filesystem, Inode, SetAttr, SystemClock};
+use platter_vfs::{Context, Filesystem, Inode, SetAttr, SystemClock};
 
 use super::full_tests::{fill, is_full, unlink};
-use super::write_tests::{mount, name, read};
+use super::write_tests::{create, mount, name, read};
 use super::{Btrfs, MountOptions};
 use crate::inode;
 use crate::ondisk::inode_item::InodeItem;
@@ -15,11 +15,6 @@ use crate::ondisk::{Generation, Key, TreeId};
 use crate::tree::Cursor;
 use crate::txn::tests::image::Pool;
 use crate::txn::{WriteOptions, trees};
-
-fn create(root: &dyn Inode, path: &str) -> Arc<dyn Inode> {
-    let file = root.create(&Context::root(), name(path), CreateKind::Regular, 0o644);
-    file.unwrap()
-}
 
 fn chmod(inode: &dyn Inode, permissions: u32) {
     let changes = SetAttr {

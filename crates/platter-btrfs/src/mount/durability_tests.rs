@@ -8,14 +8,11 @@ use std::time::Duration;
 use platter_block::sim::CrashOptions;
 use platter_block::{BlockDevice, CountingDevice, Operation};
 use platter_cache::MemoryBudget;
-use platter_vfs::{
-    Context, CreateKind, Filesystem, FixedClock, Inode, Result, SystemClock, Timestamp,
-};
+use platter_vfs::{Context, CreateKind, Filesystem, Inode, Result, SystemClock};
 
-use super::write_tests::{name, read};
+use super::write_tests::{mount_in_place, name, read};
 use super::{Btrfs, MountOptions};
 use crate::ondisk::Generation;
-use crate::ops::DataPolicy;
 use crate::txn::tests::crash::{devices_of, record};
 use crate::txn::tests::image::Pool;
 use crate::txn::tests::unblocked::GatedDevice;
@@ -74,17 +71,7 @@ fn overwrites_are_flushed_without_a_transaction() {
     let pool = Pool::make(1, 128, &[]);
     let device = Arc::new(CountingDevice::new(pool.devices().remove(0)));
     let below: Arc<dyn BlockDevice> = Arc::<CountingDevice>::clone(&device);
-    let budget = Arc::new(MemoryBudget::new(16 << 20));
-    // So that writing does not change the time of the file.
-    let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
-    let options = MountOptions {
-        data: DataPolicy {
-            in_place: true,
-            ..DataPolicy::default()
-        },
-        ..MountOptions::default()
-    };
-    let fs = Btrfs::mount_writable(&[below], &options, budget, clock).unwrap();
+    let fs = mount_in_place(&[below]);
     let file = create(&fs, "file");
     let flushes = |sync: &dyn Fn() -> Result<()>| {
         let before = device.counts().flushes;
@@ -109,16 +96,7 @@ fn overwrites_are_flushed_without_a_transaction() {
 #[test]
 fn fsync_of_an_overwrite_waits_for_data_that_moves() {
     let pool = Pool::make(1, 128, &[]);
-    let budget = Arc::new(MemoryBudget::new(16 << 20));
-    let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
-    let options = MountOptions {
-        data: DataPolicy {
-            in_place: true,
-            ..DataPolicy::default()
-        },
-        ..MountOptions::default()
-    };
-    let fs = Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap();
+    let fs = mount_in_place(&pool.devices());
     let file = create(&fs, "file");
     file.write_at(0, &vec![1; FILE_BYTES]).unwrap();
     fs.sync().unwrap();

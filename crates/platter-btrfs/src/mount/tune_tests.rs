@@ -9,12 +9,11 @@ use platter_block::sim::{CrashOptions, CrashState};
 use platter_cache::MemoryBudget;
 use platter_ondisk::{Locus, Uuid};
 use platter_vfs::{
-    Condition, Context, CreateKind, DetailValue, Error, FallocateMode, Filesystem, Inode,
-    SystemClock, Tune,
+    Condition, Context, DetailValue, Error, FallocateMode, Filesystem, Inode, SystemClock, Tune,
 };
 
 use super::statfs::usage;
-use super::write_tests::{assert_kernel_reads, finish, name};
+use super::write_tests::{assert_kernel_reads, create, finish, name};
 use super::{Btrfs, MountOptions};
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::file_extent::{FileExtent, FileExtentKind};
@@ -72,11 +71,6 @@ fn switches(features: Switches<'_>) -> Vec<Tune> {
 fn has(fs: &Btrfs, feature: &str) -> bool {
     let features = fs.describe().features;
     features.iter().any(|it| it.name == feature)
-}
-
-fn create(root: &dyn Inode, path: &str) -> Arc<dyn Inode> {
-    let file = root.create(&Context::root(), name(path), CreateKind::Regular, 0o644);
-    file.unwrap()
 }
 
 #[test]

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_ondisk::Locus;
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{
-    Condition, Context, CreateKind, Defragment, Error, FallocateMode, Filesystem, Inode, Name,
-    RenameMode, SetAttr, SystemClock, XattrMode,
+    Condition, Context, CreateKind, Defragment, Error, FallocateMode, Filesystem, FixedClock,
+    Inode, Name, RenameMode, SetAttr, SystemClock, Timestamp, XattrMode,
 };
 use zerocopy::IntoBytes;
 
@@ -38,6 +39,20 @@ pub(super) fn mount_with(pool: &Pool, data: DataPolicy) -> Btrfs {
     Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap()
 }
 
+/// Writes in place. The clock stands still, so that writing does not change the time of a file.
+pub(super) fn mount_in_place(devices: &[Arc<dyn BlockDevice>]) -> Btrfs {
+    let budget = Arc::new(MemoryBudget::new(32 << 20));
+    let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
+    let options = MountOptions {
+        data: DataPolicy {
+            in_place: true,
+            ..DataPolicy::default()
+        },
+        ..MountOptions::default()
+    };
+    Btrfs::mount_writable(devices, &options, budget, clock).unwrap()
+}
+
 /// As `mount -o compress=`.
 pub(super) fn compressing(method: &str) -> DataPolicy {
     DataPolicy {
@@ -48,6 +63,11 @@ pub(super) fn compressing(method: &str) -> DataPolicy {
 
 pub(super) fn name(name: &str) -> Name<'_> {
     Name::new(name.as_bytes()).unwrap()
+}
+
+pub(super) fn create(dir: &dyn Inode, path: &str) -> Arc<dyn Inode> {
+    let file = dir.create(&Context::root(), name(path), CreateKind::Regular, 0o644);
+    file.unwrap()
 }
 
 pub(super) fn read(file: &dyn Inode) -> Vec<u8> {
