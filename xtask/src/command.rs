@@ -105,6 +105,12 @@ fn shown(command: &Command) -> String {
         .join(" ")
 }
 
+/// What a program prints, without the end of its last line.
+pub(crate) fn text(command: &mut Command) -> Result<String> {
+    let output = String::from_utf8(output(command)?)?;
+    Ok(output.trim_end().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,7 +43,7 @@ pub struct Snapshots {
 pub struct SnapshotCounts {
     /// Snapshots that were judged.
     pub snapshots: usize,
-    /// Those while which both threads had an operation under way or began one.
+    /// Those during which both threads had an operation under way or began one.
     pub concurrent: usize,
 }
 

@@ -30,12 +30,12 @@ impl Stage {
     pub(super) fn set(workspace: &Workspace) -> Result<Self> {
         let mut build = command::cargo(&workspace.root);
         command::run(build.args(["build", "--quiet", "--locked", "--package", "platter-cli"]))?;
-        let dir = command::output(command("mktemp").args([
+        let dir = command::text(command("mktemp").args([
             "--directory",
             "--tmpdir",
             "platter-demo.XXXXXX",
         ]))?;
-        let dir = PathBuf::from(String::from_utf8(dir)?.trim_end());
+        let dir = PathBuf::from(dir);
         let stage = Self {
             dir,
             is_root: packages::is_root()?,

@@ -24,19 +24,21 @@ pub(super) struct Code {
 impl Code {
     /// The code of `HEAD`, from which the working tree must not differ.
     pub(super) fn find(workspace: &Workspace) -> Result<Self> {
-        let status = text(git(workspace).args(["status", "--porcelain", "--untracked-files=all"]))?;
+        let status =
+            command::text(git(workspace).args(["status", "--porcelain", "--untracked-files=all"]))?;
         let changed: Vec<&str> = changed(&status).collect();
         ensure!(
             changed.is_empty(),
             "a long run is of a commit; commit or stash first:\n{}",
             changed.join("\n")
         );
-        let mut files = text(git(workspace).args(["ls-tree", "-r", "--full-tree", "HEAD"]))?;
+        let mut files =
+            command::text(git(workspace).args(["ls-tree", "-r", "--full-tree", "HEAD"]))?;
         files = code_lines(&files).collect::<Vec<_>>().join("\n");
-        files += &text(command("rustc").arg("-vV"))?;
+        files += &command::text(command("rustc").arg("-vV"))?;
         let mut key = hash(workspace, &files)?;
         key.truncate(KEY_DIGITS);
-        let commit = text(git(workspace).args(["rev-parse", "--short=12", "HEAD"]))?;
+        let commit = command::text(git(workspace).args(["rev-parse", "--short=12", "HEAD"]))?;
         Ok(Self { key, commit })
     }
 }
@@ -68,12 +70,6 @@ fn git(workspace: &Workspace) -> Command {
     let mut git = command("git");
     git.current_dir(&workspace.root);
     git
-}
-
-/// What a program prints, without the end of its last line.
-pub(super) fn text(command: &mut Command) -> Result<String> {
-    let output = String::from_utf8(command::output(command)?)?;
-    Ok(output.trim_end().to_owned())
 }
 
 fn hash(workspace: &Workspace, text: &str) -> Result<String> {

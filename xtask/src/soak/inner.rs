@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::cells::cells;
+use super::cells::{Cell, cells};
 use super::instrumented::{self, Instrumented};
 use super::portion::PROGRAM;
-use super::soak_cell;
-use super::suites::{Load, SUITES};
+use super::stage::Stage;
+use super::suites::{Done, Load, SUITES, Suite};
 use crate::workspace::Workspace;
 
 const USAGE: &str = "\
@@ -83,6 +83,20 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
         std::fs::write(path, record.to_string())?;
     }
     Ok(())
+}
+
+/// Runs a suite on a new filesystem, which `program` mounts, and judges what it leaves.
+fn soak_cell(
+    workspace: &Workspace,
+    cell: &'static Cell,
+    suite: &Suite,
+    load: &Load,
+    program: &Path,
+) -> Result<Done> {
+    let stage = Stage::set(workspace, cell, program)?;
+    (suite.run)(&stage, load)
+        .and_then(|done| stage.judge().map(|()| done))
+        .with_context(|| format!("{} on {}", suite.name, cell.name))
 }
 
 #[cfg(test)]

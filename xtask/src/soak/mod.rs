@@ -22,17 +22,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::command::command;
+use crate::command::{self, command};
 use crate::packages;
 use crate::workspace::Workspace;
-use cells::{Cell, Kind};
+use cells::Kind;
 use code::Code;
 use lanes::{Lanes, Progress};
 use plan::{Portion, Scene, Step};
 use portion::Places;
 use record::{Outcome, Records};
-use stage::Stage;
-use suites::{Done, Load, Suite};
 use table::Head;
 
 pub(crate) use inner::run_inner as run_portion;
@@ -79,7 +77,10 @@ impl Request {
                 "--quick" => request.is_quick = true,
                 "--retry" => request.retries = true,
                 "--only" => request.only = Some(value()?.clone()),
-                "--lanes" => request.lanes = value()?.parse()?,
+                "--lanes" => {
+                    let lanes = value()?.parse().ok().filter(|&lanes| lanes > 0);
+                    request.lanes = lanes.context("--lanes takes a number from 1 on")?;
+                }
                 "--help" | "-h" => request.help = true,
                 _ => {
                     let known = Kind::ALL.iter().find(|kind| kind.name() == word);
@@ -91,7 +92,6 @@ impl Request {
         if request.filesystems.is_empty() {
             request.filesystems.extend(Kind::ALL);
         }
-        ensure!(request.lanes > 0, "no lanes run nothing");
         Ok(request)
     }
 
@@ -119,13 +119,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     packages::require()?;
     packages::require_for_soak()?;
     tools::install(workspace)?;
-    if request.filesystems.contains(&Kind::Ext) {
-        instrumented::install()?;
-    }
     stage::clear_old()?;
     let dir = target.join(&code.key);
     let places = prepare::prepare(workspace, &code, &dir)?;
-    let scenes = Scene::list(&code::text(
+    let scenes = Scene::list(&command::text(
         command(places.programs.join("soak")).arg("scenes"),
     )?);
     let plans = request.filesystems.iter().map(|filesystem| {
@@ -135,6 +132,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     });
     let plans: Vec<_> = plans.filter(|(_, plan)| !plan.is_empty()).collect();
     ensure!(!plans.is_empty(), "no step is called so");
+    let steps = plans.iter().flat_map(|(_, plan)| plan);
+    if steps.into_iter().any(Step::is_instrumented) {
+        instrumented::install()?;
+    }
     let mut failures = 0;
     for (filesystem, plan) in &plans {
         failures += soak(workspace, &request, &code, &places, (*filesystem, plan))?;
@@ -221,31 +222,17 @@ fn line(step: &Step, portion: &Portion, outcome: &Outcome) -> String {
 }
 
 fn head(request: &Request, filesystem: Kind, code: &Code) -> Result<Head> {
-    let kernel = code::text(command("uname").arg("-r"))?;
-    let compiler = code::text(command("rustc").arg("--version"))?;
-    let checker = code::text(command("sh").args(["-c", filesystem.version_of_judge()]))?;
+    let kernel = command::text(command("uname").arg("-r"))?;
+    let compiler = command::text(command("rustc").arg("--version"))?;
+    let checker = command::text(command("sh").args(["-c", filesystem.version_of_judge()]))?;
     let lanes = request.lanes;
     Ok(Head {
         filesystem: filesystem.name(),
         is_quick: request.is_quick,
         key: code.key.clone(),
-        day: code::text(command("date").args(["-u", "+%F"]))?,
+        day: command::text(command("date").args(["-u", "+%F"]))?,
         versions: format!("Linux {kernel}, {checker}, {compiler}, {lanes} portions at once"),
     })
-}
-
-/// Runs a suite on a new filesystem, which `program` mounts, and judges what it leaves.
-fn soak_cell(
-    workspace: &Workspace,
-    cell: &'static Cell,
-    suite: &Suite,
-    load: &Load,
-    program: &Path,
-) -> Result<Done> {
-    let stage = Stage::set(workspace, cell, program)?;
-    (suite.run)(&stage, load)
-        .and_then(|done| stage.judge().map(|()| done))
-        .with_context(|| format!("{} on {}", suite.name, cell.name))
 }
 
 /// A command line, for tests.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::code::{Code, text};
+use super::code::Code;
 use super::portion::Places;
 use super::whole::Tests;
 use crate::command::{self, command};
@@ -72,7 +72,7 @@ fn built_tests(workspace: &Workspace, tests: Tests) -> Result<PathBuf> {
         .args(["test", "--locked", "--no-run", "--message-format=json"])
         .arg("--package")
         .args(tests.target());
-    let messages = text(&mut build)?;
+    let messages = command::text(&mut build)?;
     let mut executables = messages.lines().filter_map(|line| {
         let message: Message = serde_json::from_str(line).ok()?;
         message.executable

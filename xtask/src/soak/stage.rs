@@ -1,5 +1,6 @@
 //! One filesystem under test: its image, and its mounts by platter and by the kernel.
 
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -59,16 +60,21 @@ pub(super) struct Stage {
     program: PathBuf,
     tools: [PathBuf; 2],
     pub(super) cell: &'static Cell,
+    /// Locked while the directory is in use.
+    _lock: File,
 }
 
 impl Stage {
     /// Makes the image, which `program` is to mount.
     pub(super) fn set(workspace: &Workspace, cell: &'static Cell, program: &Path) -> Result<Self> {
         let mut mktemp = command("mktemp");
-        let dir = command::output(mktemp.args(["--directory", "--tmpdir", "platter-soak.XXXXXX"]))?;
-        let dir = PathBuf::from(String::from_utf8(dir)?.trim_end());
+        let dir = command::text(mktemp.args(["--directory", "--tmpdir", "platter-soak.XXXXXX"]))?;
+        let dir = PathBuf::from(dir);
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?;
+        let lock = File::open(&dir)?;
+        lock.lock()?;
         let stage = Self {
+            _lock: lock,
             root: workspace.root.clone(),
             program: program.to_owned(),
             tools: ["pjdfstest", "fsx"].map(|tool| tools::path(workspace, tool)),
@@ -107,7 +113,7 @@ impl Stage {
     }
 
     fn mount_kernel(&self, loops: &Loops, access: &str) -> Result<()> {
-        // Meanwhile tests do not make the kernel forget devices of a btrfs, which it lists one after the other.
+        // The kernel lists the devices of a btrfs one after the other, and tests have it forget all: `list_lock` of the testkit.
         const SCRIPT: &str = r#"
 dir=${TMPDIR:-/tmp}/platter-btrfs-locks
 mkdir -p "$dir"
@@ -300,9 +306,9 @@ impl Loops {
         let mut loops = Self(Vec::new());
         for image in images {
             let mut attach = command("losetup");
-            let attached = command::output(attach.args(["--find", "--show"]).arg(image))?;
-            let name = String::from_utf8(attached)?.trim_end().to_owned();
-            loops.0.push(name);
+            loops
+                .0
+                .push(command::text(attach.args(["--find", "--show"]).arg(image))?);
         }
         Ok(loops)
     }
@@ -338,15 +344,16 @@ fn listing(dir: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&listing).into_owned())
 }
 
-/// Clears what portions left that were killed. No other long run is under way.
+/// Clears what portions left that were killed.
 pub(super) fn clear_old() -> Result<()> {
     const SCRIPT: &str = r#"
 for dir in "${TMPDIR:-/tmp}"/platter-soak.*; do
-    [ -d "$dir" ] || continue
+    [ -d "$dir" ] && exec 9<"$dir" && flock --nonblock 9 || continue
+    for place in mounted kernel; do umount --lazy "$dir/$place" 2>/dev/null; done
     for image in "$dir"/*.img; do
         losetup --associated "$image" --noheadings --output NAME | xargs -r losetup --detach
     done
-    rm -rf "$dir"
+    rm -rf --one-file-system "$dir"
 done
 "#;
     command::run(command("sh").args(["-c", SCRIPT]))

@@ -177,7 +177,7 @@ pub(super) const WHOLE: [Whole; 16] = [
     },
     Whole {
         name: "xfs-exchanges",
-        title: "recoveries of exchanges of XFS, cut, and cut again",
+        title: "recoveries of exchanges of XFS, with a crash in each, and in the next one",
         filesystem: Kind::Xfs,
         tests: Tests::Oracle,
         test: "xfs_log::recut::",

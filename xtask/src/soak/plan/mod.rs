@@ -3,6 +3,7 @@
 mod kinds;
 
 use super::cells::Kind;
+use super::instrumented::Instrumented;
 use super::whole::Tests;
 
 /// Of so many portions a quick run takes one.
@@ -103,6 +104,11 @@ impl Step {
             at_once: usize::MAX,
             seconds,
         }
+    }
+
+    /// Whether it needs compilers that look at every access to memory.
+    pub(super) fn is_instrumented(&self) -> bool {
+        Instrumented::named(&self.name).is_some()
     }
 
     fn demanding(mut self, count: &'static str, least: u64) -> Self {
