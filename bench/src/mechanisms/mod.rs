@@ -100,8 +100,7 @@ impl Mechanism {
             Self::M0 => {
                 println!("m0: heads of delayed references of btrfs, by index");
                 growing.add("indexes alone", |measured| {
-                    measured.references = references::measure(extent, rounds)?;
-                    Ok(())
+                    references::measure(&mut measured.references, extent, rounds)
                 });
                 for doer in head_loads::Doer::ALL {
                     growing.add(&doer.name(), |measured| {

@@ -124,16 +124,17 @@ macro_rules! of_kind {
     };
 }
 
-/// Measures all indexes alone, in turns.
-pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Measured> {
+/// Measures all indexes alone, in turns. Where it fails, what was measured before is there.
+pub(crate) fn measure(
+    measured: &mut Measured,
+    extent: Extent,
+    rounds: Option<usize>,
+) -> Result<()> {
     let (present, timed, usual) = match extent {
         Extent::Quick => (&PRESENT_QUICK[..], TIMED_QUICK, 1),
         Extent::Full => (&PRESENT[..], TIMED, ROUNDS),
     };
-    let mut measured = Measured {
-        shapes: shapes(),
-        ..Measured::default()
-    };
+    measured.shapes = shapes();
     for shape in &measured.shapes {
         println!(
             "  {}: {} bytes, {} in a page, {:?} lines a level",
@@ -151,7 +152,7 @@ pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Measured>
         show(present, &measured.timed);
     }
     measured.counted = count(extent)?;
-    Ok(measured)
+    Ok(())
 }
 
 fn shapes() -> Vec<Shape> {
