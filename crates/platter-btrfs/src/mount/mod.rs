@@ -44,6 +44,8 @@ mod log_tests;
 #[cfg(test)]
 mod devices_in_use_tests;
 #[cfg(test)]
+mod truncation_tests;
+#[cfg(test)]
 mod moving_tests;
 #[cfg(test)]
 mod replace_tests;

@@ -326,6 +326,11 @@ impl FileBlocks for BtrfsInode {
         Ok(blocks.start..blocks.end.min(end >> SECTOR_BITS))
     }
 
+    fn while_invalidating<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _shared = self.fs.invalidations.read();
+        work()
+    }
+
     /// Also what a crash left: contents beyond the end must not come into view.
     fn is_truncation_left(&self) -> bool {
         let size = self.data.size_bytes();

@@ -109,6 +109,8 @@ pub struct SuperBlock {
     clock: Arc<dyn Clock>,
     /// Inodes with contents that are not on the devices yet.
     dirty: DirtyList<BtrfsInode>,
+    /// Held shared while a file is without contents in the cache that it has in its tree.
+    invalidations: RwLock<(), { rank(2, 5) }>,
     /// What was written in place, which no transaction has flushed.
     overwrites: UnflushedWrites,
     /// The numbers of new inodes.
@@ -228,6 +230,7 @@ impl SuperBlock {
             renames: Mutex::default(),
             clock,
             dirty: DirtyList::default(),
+            invalidations: RwLock::default(),
             overwrites: UnflushedWrites::default(),
             free_objectids: FreeObjectIds::default(),
             checksums: OrderedChecksums::default(),

@@ -101,11 +101,11 @@ fn drop_in_steps<F: FileBlocks>(
     loop {
         let step = file.prepare_punch(blocks.clone())?;
         let bytes = step.start << bits..step.end << bits;
-        drop_cached(file, &bytes)?;
-        {
+        file.while_invalidating(|| {
+            drop_cached(file, &bytes)?;
             let _alone = file.data().mapping.write();
-            drop(file, step.clone())?;
-        }
+            drop(file, step.clone())
+        })?;
         // What others read meanwhile was still there.
         file.pages().remove_range(bytes);
         blocks.start = step.end;

@@ -253,6 +253,12 @@ pub trait FileBlocks: BlockRuns + WritableSpace<Error = Error> + Sync {
         Ok(blocks)
     }
 
+    /// Runs `work`, which takes contents out of the cache, and then out of the mapping (`invalidate_lock`). In between,
+    /// the file has what the mapping had before they were written: snapshots must wait.
+    fn while_invalidating<T>(&self, work: impl FnOnce() -> T) -> T {
+        work()
+    }
+
     /// Whether a truncation left blocks mapped beyond the end.
     fn is_truncation_left(&self) -> bool;
 

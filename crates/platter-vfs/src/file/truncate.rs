@@ -44,9 +44,12 @@ fn shorten<F: FileBlocks>(file: &F, size: u64) -> Result<()> {
     // Soon the cache has lost what is truncated: what can keep the new size from the disk does so now.
     let first = blocks_of(file, &(0..size)).end;
     file.prepare_truncate(first)?;
-    file.data().set_size(size);
-    file.pages().truncate(size);
-    if let Err(error) = truncate_blocks(file, size, first) {
+    let truncated = file.while_invalidating(|| {
+        file.data().set_size(size);
+        file.pages().truncate(size);
+        truncate_blocks(file, size, first)
+    });
+    if let Err(error) = truncated {
         end_failed(file, size, old, first, &error);
         return Err(error);
     }

@@ -172,6 +172,8 @@ pub(super) fn create_snapshot(
     let dir = directory_for(superblock, parent)?;
     dir.space()?;
     superblock.dirty.write_back(write_back_files)?;
+    // What is about to be truncated was not written back, and must be gone.
+    drop(superblock.invalidations.write());
     let _order = dir.order.write();
     dir.vacancy(name)?;
     may_create(&dir.link_state())?;

@@ -73,6 +73,8 @@ pub(super) struct DiskFile {
     pub(super) fails_reads: AtomicBool,
     /// How many blocks a step punches, and the first one for which there is no step.
     pub(super) steps: Mutex<Option<(u64, u64)>>,
+    /// Whether the cache had contents that the device lacked, before and after each invalidation.
+    pub(super) dirty: Mutex<Vec<[bool; 2]>>,
     /// What happens once when space was reserved.
     pub(super) after_reserving: Mutex<Option<During>>,
 }
@@ -102,6 +104,7 @@ impl DiskFile {
             state: Mutex::default(),
             fails_reads: AtomicBool::new(false),
             steps: Mutex::default(),
+            dirty: Mutex::default(),
             after_reserving: Mutex::default(),
         })
     }
@@ -429,6 +432,13 @@ impl FileBlocks for DiskFile {
             Some((count, _)) => Ok(blocks.start..blocks.end.min(blocks.start + count)),
             None => Ok(blocks),
         }
+    }
+
+    fn while_invalidating<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before = self.pages.is_dirty();
+        let done = work();
+        self.dirty.lock().push([before, self.pages.is_dirty()]);
+        done
     }
 
     fn is_truncation_left(&self) -> bool {

@@ -236,6 +236,27 @@ fn short_new_files_are_written_by_one_request() {
 }
 
 #[test]
+fn contents_leave_the_cache_in_an_invalidation_only() {
+    let end = 4 * BLOCK;
+    let written = || {
+        let file = DiskFile::new(&Disk::new(BLOCKS), true);
+        write(&*file, 0, &vec![1; at(end)], WriteTo::Cache).unwrap();
+        file
+    };
+    let file = written();
+    resize(&*file, 0).unwrap();
+    assert_eq!(*file.dirty.lock(), [[true, false]]);
+    for mode in [
+        FallocateMode::PunchHole,
+        FallocateMode::ZeroRange { keep_size: true },
+    ] {
+        let file = written();
+        fallocate(&*file, 0..end, mode).unwrap();
+        assert_eq!(*file.dirty.lock(), [[true, false]], "{mode:?}");
+    }
+}
+
+#[test]
 fn hole_that_ends_early_leaves_what_is_dirty() {
     let (block, count) = (at(BLOCK), 8);
     for copies in [false, true] {
