@@ -51,7 +51,7 @@ fn row(step: &Step, records: &Records) -> Result<Row> {
     }
     let is_whole = outcomes.len() == step.portions.len();
     for (name, least) in step.goals.iter().filter(|_| is_whole) {
-        let count = counts.get(*name).copied().unwrap_or(0);
+        let count = counts.get(name).copied().unwrap_or(0);
         if count < *least {
             let name = name.replace('_', " ");
             failures.push(format!("{}: {count} {name} of {least}", step.name));
@@ -191,7 +191,7 @@ mod tests {
         let name = format!("xtask-table-{}-{name}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         let mut plan = vec![step("crash", 2)];
-        plan[0].goals = vec![("by_kernel", 2000)];
+        plan[0].goals = vec![("by_kernel".to_owned(), 2000)];
         let mut records = Records::open(&dir, &plan).unwrap();
         check(&mut records, plan);
         std::fs::remove_dir_all(&dir).unwrap();

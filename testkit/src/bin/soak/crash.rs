@@ -48,7 +48,8 @@ pub(crate) fn all(request: &Request, record: &mut Record) -> usize {
                 demanded?;
                 if let Amount::States(wanted) = amount {
                     ensure!(states >= wanted, "only {states} distinct states");
-                    if wanted >= EVERY_KIND_FROM {
+                    // A part of a longer run may lack a kind that has few writes.
+                    if wanted >= EVERY_KIND_FROM && request.seeds.is_none() {
                         every_kind?;
                     }
                 }

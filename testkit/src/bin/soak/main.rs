@@ -46,7 +46,12 @@ fn main() -> ExitCode {
             let mode = scene.mode;
             let (one_in, kernel_one_in) = (mode.states_one_in(), mode.kernel_one_in());
             let name = scene.name;
-            println!("{} {one_in} {kernel_one_in} {name}{edited}", mode.name());
+            let kinds = scene.subject.kinds_of_writes(scene).join(",");
+            let kinds = kinds.replace(' ', "_");
+            println!(
+                "{} {one_in} {kernel_one_in} {name} {kinds}{edited}",
+                mode.name()
+            );
         }
         return ExitCode::SUCCESS;
     }

@@ -11,7 +11,7 @@ use testkit::edits;
 /// Counts by name, and failures. Written as JSON.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Record {
-    counts: BTreeMap<&'static str, u64>,
+    counts: BTreeMap<String, u64>,
     failures: Vec<String>,
     /// Distinct states: a line with the filesystem's name and a fingerprint for each.
     #[serde(skip)]
@@ -20,8 +20,8 @@ pub(crate) struct Record {
 
 impl Record {
     /// Adds to a count.
-    pub(crate) fn add(&mut self, name: &'static str, count: u64) {
-        *self.counts.entry(name).or_default() += count;
+    pub(crate) fn add(&mut self, name: impl Into<String>, count: u64) {
+        *self.counts.entry(name.into()).or_default() += count;
     }
 
     /// Adds what another thread recorded.
@@ -46,6 +46,9 @@ impl Record {
         self.add("by_fsck", counts.by_fsck as u64);
         self.add("by_kernel", counts.by_kernel as u64);
         self.add("recoveries", counts.recoveries as u64);
+        for (kind, &count) in &counts.cuts {
+            self.add(format!("cut_at_{}", kind.replace(' ', "_")), count as u64);
+        }
         let contents = counts.contents.iter();
         self.states
             .extend(contents.map(|contents| format!("{scene} {contents:032x}")));

@@ -1,6 +1,6 @@
 //! The steps of a long run, and how much of each there is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::super::cells::{Kind, cells_of};
@@ -258,7 +258,12 @@ fn crashes(scenes: &[Scene]) -> Vec<Step> {
         let step = step.demanding(DISTINCT, states);
         // Each portion rounds down.
         let by_kernel = states * 4 / (5 * kernel_one_in);
-        steps.push(step.demanding("by_kernel", by_kernel));
+        let mut step = step.demanding("by_kernel", by_kernel);
+        let kinds = scenes.iter().flat_map(|scene| &scene.kinds_of_writes);
+        for kind in kinds.collect::<BTreeSet<_>>() {
+            step = step.demanding(format!("cut_at_{kind}"), 1);
+        }
+        steps.push(step);
     }
     steps
 }

@@ -17,7 +17,7 @@ pub(super) struct Step {
     pub(super) title: &'static str,
     pub(super) portions: Vec<Portion>,
     /// Counts that all portions together have to reach.
-    pub(super) goals: Vec<(&'static str, u64)>,
+    pub(super) goals: Vec<(String, u64)>,
     /// Of all steps of a group so many portions may run at once.
     pub(super) group: &'static str,
     pub(super) at_once: usize,
@@ -56,6 +56,8 @@ pub(super) struct Scene {
     /// Of its states, the kernel mounts one in so many.
     pub(super) kernel_one_in: u64,
     pub(super) name: String,
+    /// What is written to it, each of which power failures have to fall on.
+    pub(super) kinds_of_writes: Vec<String>,
     /// It has one image, which commands edit.
     pub(super) is_edited: bool,
 }
@@ -70,6 +72,7 @@ impl Scene {
                 states_one_in: words.next()?.parse().ok().filter(|&count| count > 0)?,
                 kernel_one_in: words.next()?.parse().ok().filter(|&count| count > 0)?,
                 name: words.next()?.to_owned(),
+                kinds_of_writes: words.next()?.split(',').map(str::to_owned).collect(),
                 is_edited: words.next() == Some("edited"),
             })
         };
@@ -111,8 +114,8 @@ impl Step {
         Instrumented::named(&self.name).is_some()
     }
 
-    fn demanding(mut self, count: &'static str, least: u64) -> Self {
-        self.goals.push((count, least));
+    fn demanding(mut self, count: impl Into<String>, least: u64) -> Self {
+        self.goals.push((count.into(), least));
         self
     }
 
@@ -187,11 +190,16 @@ pub(super) mod tests {
         Step::new(name, "a test", 1.0, (0..portions).map(portion).collect())
     }
 
+    fn of_words((name, least): (&str, u64)) -> (String, u64) {
+        (name.to_owned(), least)
+    }
+
     fn scenes() -> Vec<Scene> {
         Scene::list(
-            "ordered 1 32 ext4 edited\nordered 1 32 ext4_4k edited\njournal 1 32 ext4_j edited\n\
-             ext3 1 32 ext3 edited\nunjournaled 1 32 ext2 edited\ncopied 4 32 btrfs edited\n\
-             copied 4 32 btrfs_raid1\nlog 1 16 xfs edited\n",
+            "ordered 1 32 ext4 journal edited\nordered 1 32 ext4_4k journal,data edited\n\
+             journal 1 32 ext4_j journal edited\next3 1 32 ext3 journal edited\n\
+             unjournaled 1 32 ext2 anything edited\ncopied 4 32 btrfs anything edited\n\
+             copied 4 32 btrfs_raid1 anything\nlog 1 16 xfs anything edited\n",
         )
     }
 
@@ -227,9 +235,18 @@ pub(super) mod tests {
         let step = plan.iter().find(|step| step.name == "crash-ordered");
         let step = step.unwrap();
         assert!(step.portions.len() as u64 * STATES_PER_PORTION > STATES);
-        assert_eq!(step.goals, [(DISTINCT, 20_000), ("by_kernel", 500)]);
+        let expected = [
+            (DISTINCT, 20_000),
+            ("by_kernel", 500),
+            ("cut_at_data", 1),
+            ("cut_at_journal", 1),
+        ];
+        assert_eq!(step.goals, expected.map(of_words));
         let copied = goals(Kind::Btrfs, "crash-copied");
-        assert_eq!(copied, [(DISTINCT, 5000), ("by_kernel", 125)]);
+        assert_eq!(
+            copied[..2],
+            [(DISTINCT, 5000), ("by_kernel", 125)].map(of_words)
+        );
         let btrfs = steps(&scenes(), Kind::Btrfs, false);
         let copied = btrfs.iter().find(|step| step.name == "crash-copied");
         for portion in &copied.unwrap().portions {
@@ -237,7 +254,10 @@ pub(super) mod tests {
             assert_eq!(portion.words[..3], ["crash", "--states", "2800"]);
         }
         let log = goals(Kind::Xfs, "crash-log");
-        assert_eq!(log, [(DISTINCT, 20_000), ("by_kernel", 1000)]);
+        assert_eq!(
+            log[..2],
+            [(DISTINCT, 20_000), ("by_kernel", 1000)].map(of_words)
+        );
         let words: BTreeSet<_> = step.portions.iter().map(|portion| &portion.words).collect();
         assert_eq!(words.len(), step.portions.len());
         let reproduce = step.portions[1].reproduce();
@@ -258,7 +278,7 @@ pub(super) mod tests {
             assert_eq!(quick.portions.len(), full.portions.len().div_ceil(20));
         }
         let fsx = quick.iter().find(|step| step.name == "fsx").unwrap();
-        assert_eq!(fsx.goals, [("seconds", 180)]);
+        assert_eq!(fsx.goals, [of_words(("seconds", 180))]);
     }
 
     #[test]
