@@ -1,7 +1,7 @@
 //! The superblocks of devices.
 
 use platter_block::BlockDevice;
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, Uuid};
 use platter_vfs::Result;
 
 use super::options::Rescue;
@@ -17,15 +17,31 @@ pub fn identify(device: &dyn BlockDevice) -> Result<Superblock> {
     read(device, SUPERBLOCK_OFFSETS[0])
 }
 
-/// Where a valid copy of the superblock lies.
+/// Where a valid copy of the superblock lies: the newest; of two, the first.
 #[must_use]
 pub fn find_superblock_copy(device: &dyn BlockDevice) -> Option<u64> {
+    let newest = copies(device).rev().max_by_key(|(_, it)| it.generation);
+    newest.map(|(at, _)| at)
+}
+
+/// The newest copy of the superblock of a device. What was on it before may have left newer ones: those of the
+/// filesystem of `other` count first.
+pub(super) fn newest_copy(device: &dyn BlockDevice, other: &Superblock) -> Option<Superblock> {
+    let is_own = |it: &Superblock| identity(it) == identity(other);
+    let newest = copies(device).max_by_key(|(_, it)| (is_own(it), it.generation));
+    newest.map(|(_, superblock)| superblock)
+}
+
+/// What devices of one filesystem have in common: both UUIDs, since a change of one alone may have
+/// reached only some devices.
+pub(super) fn identity(superblock: &Superblock) -> (Uuid, Uuid) {
+    (superblock.fsid, superblock.metadata_uuid)
+}
+
+/// The valid copies but for the first, and where they lie.
+fn copies(device: &dyn BlockDevice) -> impl DoubleEndedIterator<Item = (u64, Superblock)> {
     let copies = SUPERBLOCK_OFFSETS.into_iter().skip(1);
-    let valid = copies.filter_map(|at| Some((read(device, at).ok()?.generation, at)));
-    // The newest; of two, the first.
-    valid
-        .reduce(|best, next| if next.0 > best.0 { next } else { best })
-        .map(|(_, at)| at)
+    copies.filter_map(|at| Some((at, read(device, at).ok()?)))
 }
 
 /// The superblock at byte `at`.

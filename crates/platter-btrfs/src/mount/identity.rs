@@ -31,7 +31,7 @@ pub struct Identity {
 pub fn identify_all(devices: &[Arc<dyn BlockDevice>]) -> Result<Identity> {
     let mut given = Vec::new();
     for (index, device) in (0u16..).zip(devices) {
-        match superblock(&**device, index, None) {
+        match superblock(&**device, given.first(), None) {
             Ok(superblock) => given.push(Given::new(index, device, superblock)),
             Err(error) if index == 0 => return Err(error),
             Err(_) => {}

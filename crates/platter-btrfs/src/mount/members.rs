@@ -6,7 +6,7 @@ use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus, Uuid};
 use platter_vfs::Result;
 
-use super::devices::{find_superblock_copy, read};
+use super::devices::{identity, newest_copy, read};
 use crate::chunk::{Member, Members};
 use crate::ondisk::Superblock;
 use crate::ondisk::dev_item::DevItem;
@@ -37,39 +37,24 @@ pub(super) struct Found {
 pub(super) fn find(devices: &[Arc<dyn BlockDevice>], offset: Option<u64>) -> Result<Found> {
     let mut given = Vec::new();
     for (index, device) in (0u16..).zip(devices) {
-        given.push(Given {
-            index,
-            device: Arc::clone(device),
-            superblock: superblock(&**device, index, offset)?,
-        });
+        let superblock = superblock(&**device, given.first(), offset)?;
+        given.push(Given::new(index, device, superblock));
     }
     group(given)
 }
 
-/// The superblock of one device: of the first at `offset`, of others at the first place where one is
+/// The superblock of one device: of the first at `offset`, of others the first, or the newest copy where that is not
 /// valid.
 pub(super) fn superblock(
     device: &dyn BlockDevice,
-    index: u16,
+    first: Option<&Given>,
     offset: Option<u64>,
 ) -> Result<Superblock> {
-    if let Some(at) = offset.filter(|_| index == 0) {
-        return read(device, at);
-    }
-    let first = read(device, SUPERBLOCK_OFFSETS[0]);
-    match first {
-        Err(error) if index > 0 => match find_superblock_copy(device) {
-            Some(at) => read(device, at),
-            None => Err(error),
-        },
-        first => first,
-    }
-}
-
-/// What devices of one filesystem have in common: both UUIDs, since a change of one alone may have
-/// reached only some devices.
-fn identity(superblock: &Superblock) -> (Uuid, Uuid) {
-    (superblock.fsid, superblock.metadata_uuid)
+    let Some(first) = first else {
+        return read(device, offset.unwrap_or(SUPERBLOCK_OFFSETS[0]));
+    };
+    read(device, SUPERBLOCK_OFFSETS[0])
+        .or_else(|error| newest_copy(device, &first.superblock).ok_or(error))
 }
 
 pub(super) fn is_seed(superblock: &Superblock) -> bool {

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use platter_cache::MemoryBudget;
 use platter_vfs::{Context, CreateKind, Filesystem, Result, SystemClock};
+use zerocopy::IntoBytes;
 
 use super::write_tests::{name, read};
-use super::{Btrfs, MountOptions};
+use super::{Btrfs, MountOptions, devices};
 use crate::ondisk::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
-use crate::txn::WriteOptions;
 use crate::txn::tests::Random;
 use crate::txn::tests::image::Pool;
+use crate::txn::{WriteOptions, superblocks};
 
 type Model = BTreeMap<String, Vec<u8>>;
 
@@ -221,4 +222,34 @@ fn torn_superblock_is_written_by_the_next_commit() {
     let named = |bytes: &[u8; SUPERBLOCK_BYTES]| bytes[0xc9..0xd1].to_vec();
     assert_eq!(named(&second), named(&old), "its own number");
     pool.assert_clean();
+}
+
+/// What was on a device before left a copy, newer than those of the filesystem.
+#[test]
+fn copies_of_another_filesystem_are_no_superblocks_of_this_one() {
+    let other = Pool::make(1, 160, &[]);
+    let mounted = mount(&other).unwrap();
+    for number in 0..20 {
+        let root = mounted.root().unwrap();
+        let path = format!("file{number}");
+        root.create(&Context::root(), name(&path), CreateKind::Regular, 0o644)
+            .unwrap();
+        mounted.sync().unwrap();
+    }
+    mounted.unmount().unwrap();
+    drop(mounted);
+    let identity = devices::identify(&*other.devices()[0]).unwrap();
+    let (newer, template) =
+        superblocks::stored(&*other.devices()[0], identity.metadata_uuid).unwrap();
+    let pool = Pool::make(2, 160, &["-d", "raid1", "-m", "raid1"]);
+    let own = devices::identify(&*pool.devices()[1]).unwrap();
+    assert!(newer.generation > own.generation);
+    // The filesystem ends before the last copy.
+    let place = SUPERBLOCK_OFFSETS[2];
+    let image = File::options().write(true).open(&pool.images()[1]).unwrap();
+    let copy = newer.encode(&template, place);
+    image.write_all_at(copy.as_bytes(), place).unwrap();
+    pool.tear_superblock(1);
+    let mounted = mount(&pool).unwrap();
+    mounted.unmount().unwrap();
 }
