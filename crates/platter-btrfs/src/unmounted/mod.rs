@@ -189,8 +189,8 @@ impl PoolRequest {
             superblocks::write(&**target, &whole, &template, total_bytes)?;
         }
         // A filesystem is known by the first superblock of the device that is named first.
-        devices.sort_by_key(|device| mount::identify(&**device).is_err());
         devices.push(Arc::clone(target));
+        devices.sort_by_key(|device| mount::identify(&**device).is_err());
         let mut options = self.options.clone();
         options.degraded |= old.device.is_none();
         let context = mount::open(&devices, &options, &self.budget)?;

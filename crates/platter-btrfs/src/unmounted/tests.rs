@@ -225,21 +225,23 @@ impl CheckSink for Ignore {
 /// The superblock of the new device is made from that of another one, of which the first copy is torn.
 #[test]
 fn device_is_replaced_by_a_copy_of_a_torn_superblock() {
-    let (mut pool, sums) = filled(3, 200, &["-d", "raid1", "-m", "raid1"]);
-    let image = pool.images()[0].with_extension("new");
-    File::create(&image).unwrap().set_len(200 << 20).unwrap();
-    let target = open(&image);
-    pool.tear_superblock(0);
-    let mut opened = pool.devices();
-    opened.reverse();
-    let replaced = request_of(opened).replace_device(DeviceId(2), &target, &mut Ignore);
-    assert_eq!(replaced.unwrap().uncorrectable, 0);
-    drop(target);
-    pool.lose(1);
-    pool.regain(image);
-    assert_whole(&pool, &sums);
-    pool.run(GO_ON);
-    assert_whole(&pool, &sums);
+    for count in [2, 3] {
+        let (mut pool, sums) = filled(count, 200, &["-d", "raid1", "-m", "raid1"]);
+        let image = pool.images()[0].with_extension("new");
+        File::create(&image).unwrap().set_len(200 << 20).unwrap();
+        let target = open(&image);
+        pool.tear_superblock(0);
+        let mut opened = pool.devices();
+        opened.reverse();
+        let replaced = request_of(opened).replace_device(DeviceId(2), &target, &mut Ignore);
+        assert_eq!(replaced.unwrap().uncorrectable, 0);
+        drop(target);
+        pool.lose(1);
+        pool.regain(image);
+        assert_whole(&pool, &sums);
+        pool.run(GO_ON);
+        assert_whole(&pool, &sums);
+    }
 }
 
 fn replace(devices: usize, profile: &str, is_missing: bool) {
