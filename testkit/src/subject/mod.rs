@@ -112,7 +112,7 @@ pub trait Subject: Sync + Debug {
         "anything"
     }
 
-    /// The kinds of writes that every workload has.
+    /// The kinds of writes that there are, of which short workloads may lack some.
     fn kinds_of_writes(&self, scene: &Scene) -> Vec<&'static str> {
         let _ = scene;
         vec!["anything"]

@@ -67,12 +67,8 @@ pub(super) struct Stage {
 impl Stage {
     /// Makes the image, which `program` is to mount.
     pub(super) fn set(workspace: &Workspace, cell: &'static Cell, program: &Path) -> Result<Self> {
-        let mut mktemp = command("mktemp");
-        let dir = command::text(mktemp.args(["--directory", "--tmpdir", "platter-soak.XXXXXX"]))?;
-        let dir = PathBuf::from(dir);
+        let (dir, lock) = locked_dir()?;
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?;
-        let lock = File::open(&dir)?;
-        lock.lock()?;
         let stage = Self {
             _lock: lock,
             root: workspace.root.clone(),
@@ -338,6 +334,21 @@ impl Drop for Loops {
     }
 }
 
+/// A new directory, locked against [clearing](clear_old).
+fn locked_dir() -> Result<(PathBuf, File)> {
+    loop {
+        let mut mktemp = command("mktemp");
+        let dir = command::text(mktemp.args(["--directory", "--tmpdir", "platter-soak.XXXXXX"]))?;
+        let dir = PathBuf::from(dir);
+        // Before it is locked, it may be cleared.
+        let Ok(lock) = File::open(&dir) else { continue };
+        lock.lock()?;
+        if dir.is_dir() {
+            return Ok((dir, lock));
+        }
+    }
+}
+
 fn listing(dir: &Path) -> Result<String> {
     let mut sh = command("sh");
     let listing = command::output(sh.args(["-c", LISTING, "sh"]).arg(dir))?;
@@ -348,7 +359,7 @@ fn listing(dir: &Path) -> Result<String> {
 pub(super) fn clear_old() -> Result<()> {
     const SCRIPT: &str = r#"
 for dir in "${TMPDIR:-/tmp}"/platter-soak.*; do
-    [ -d "$dir" ] && exec 9<"$dir" && flock --nonblock 9 || continue
+    [ -d "$dir" ] && command exec 9<"$dir" && flock --nonblock 9 || continue
     for place in mounted kernel; do umount --lazy "$dir/$place" 2>/dev/null; done
     for image in "$dir"/*.img; do
         losetup --associated "$image" --noheadings --output NAME | xargs -r losetup --detach
