@@ -17,7 +17,7 @@ use platter_vfs::file::{
     Target, write_back_files, write_runs,
 };
 use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE};
-use platter_vfs::writing::{InodeLists, ListedInode, Reach};
+use platter_vfs::writing::{InodeLists, Invalidations, ListedInode, Reach};
 use platter_vfs::{Condition, Error, InodeId, Place, Result};
 
 impl MemInode {
@@ -176,6 +176,10 @@ impl FileBlocks for MemInode {
 
     fn inode_lock(&self) -> &InodeLock {
         &self.lock
+    }
+
+    fn invalidations(&self) -> &Invalidations {
+        &self.shared.invalidations
     }
 
     fn size_bytes_max(&self) -> u64 {

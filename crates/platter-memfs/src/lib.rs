@@ -34,7 +34,7 @@ use self::inode::MemInode;
 use self::node::{Body, Node, Nodes, Number, ROOT};
 use platter_block::lock::RwLock;
 use platter_vfs::file::write_back_files;
-use platter_vfs::writing::{DirtyList, FreezeGate, Writer};
+use platter_vfs::writing::{DirtyList, FreezeGate, Invalidations, Writer};
 use platter_vfs::{
     Clock, Condition, Context, CreateKind, Description, Filesystem, Inode, InodeCache, InodeId,
     PathWalk, Result, StatFs,
@@ -84,6 +84,8 @@ struct Shared {
     in_use: InodeCache<MemInode>,
     /// Inodes with contents that are only in the page cache.
     dirty: DirtyList<MemInode>,
+    /// Truncations and punches that are between the cache and the mapping.
+    invalidations: Invalidations,
     /// The filesystem was dropped: inodes that are still in use write themselves back.
     is_closed: AtomicBool,
 }
@@ -114,6 +116,7 @@ impl MemFs {
                 renames: Mutex::new(()),
                 in_use: InodeCache::new(0),
                 dirty: DirtyList::default(),
+                invalidations: Invalidations::default(),
                 is_closed: AtomicBool::new(false),
             }),
         }
@@ -181,7 +184,9 @@ impl Shared {
 
     /// Writes the inodes back that are dirty now.
     fn write_dirty(&self) -> Result<()> {
-        self.dirty.write_back(write_back_files)
+        let written = self.dirty.write_back(write_back_files);
+        self.invalidations.wait();
+        written
     }
 }
 

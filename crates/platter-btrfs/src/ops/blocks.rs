@@ -11,6 +11,7 @@ use platter_vfs::file::{
     Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
     write_runs,
 };
+use platter_vfs::writing::Invalidations;
 use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
 
 use super::delalloc::{Ahead, Allocated};
@@ -96,6 +97,10 @@ impl FileBlocks for BtrfsInode {
 
     fn inode_lock(&self) -> &InodeLock {
         &self.order
+    }
+
+    fn invalidations(&self) -> &Invalidations {
+        &self.fs.invalidations
     }
 
     fn size_bytes_max(&self) -> u64 {
@@ -324,11 +329,6 @@ impl FileBlocks for BtrfsInode {
         let end = file_extents::end_of_step(self, bytes_of(&blocks))?;
         self.keep_for_freeing(EXTENT_CREDITS)?;
         Ok(blocks.start..blocks.end.min(end >> SECTOR_BITS))
-    }
-
-    fn while_invalidating<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _shared = self.fs.invalidations.read();
-        work()
     }
 
     /// Also what a crash left: contents beyond the end must not come into view.

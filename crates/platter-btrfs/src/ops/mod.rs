@@ -44,7 +44,8 @@ use platter_vfs::file::{self, FileData, write_back_files};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::shown_numbers::ShownNumbers;
 use platter_vfs::writing::{
-    DirtyList, FreezeGate, InodeLists, ListedInode, RangeSet, UnflushedWrites, WriteGate,
+    DirtyList, FreezeGate, InodeLists, Invalidations, ListedInode, RangeSet, UnflushedWrites,
+    WriteGate,
 };
 use platter_vfs::{Clock, Condition, Error, FileKind, InodeId, Result, Timestamp};
 
@@ -109,8 +110,8 @@ pub struct SuperBlock {
     clock: Arc<dyn Clock>,
     /// Inodes with contents that are not on the devices yet.
     dirty: DirtyList<BtrfsInode>,
-    /// Held shared while a file is without contents in the cache that it has in its tree.
-    invalidations: RwLock<(), { rank(2, 5) }>,
+    /// Truncations and punches that are between the cache and the tree.
+    invalidations: Invalidations,
     /// What was written in place, which no transaction has flushed.
     overwrites: UnflushedWrites,
     /// The numbers of new inodes.
@@ -230,7 +231,7 @@ impl SuperBlock {
             renames: Mutex::default(),
             clock,
             dirty: DirtyList::default(),
-            invalidations: RwLock::default(),
+            invalidations: Invalidations::default(),
             overwrites: UnflushedWrites::default(),
             free_objectids: FreeObjectIds::default(),
             checksums: OrderedChecksums::default(),

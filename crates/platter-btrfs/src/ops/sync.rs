@@ -47,7 +47,7 @@ fn sync_by(superblock: &SuperBlock, sync: impl Fn(&WriteContext) -> Result<()>) 
     let Some(writing) = superblock.writing() else {
         return Ok(());
     };
-    let written = superblock.dirty.write_back(write_back_files);
+    let written = write_dirty(superblock);
     let is_dropping =
         superblock.dead_subvolumes.are_dropped_in_syncs() && !superblock.dead_subvolumes.is_empty();
     let dropped = if is_dropping {
@@ -61,6 +61,16 @@ fn sync_by(superblock: &SuperBlock, sync: impl Fn(&WriteContext) -> Result<()>) 
         Err(Error::Condition(Condition::NoSpace)) => Ok(()),
         dropped => dropped,
     })
+}
+
+/// Writes the inodes back that are dirty now, and waits for those that others write or truncate.
+///
+/// # Errors
+/// That of any of them.
+pub(super) fn write_dirty(superblock: &SuperBlock) -> Result<()> {
+    let written = superblock.dirty.write_back(write_back_files);
+    superblock.invalidations.wait();
+    written
 }
 
 /// Commits by `commit`, and makes durable what was written in place before: there may be nothing to commit.

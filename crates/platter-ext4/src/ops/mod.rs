@@ -41,8 +41,8 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::file::FileData;
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::writing::{
-    DirtyList, FreezeGate, InodeLists, ListedInode, UnflushedWrites, UnstoredInodes, WriteGate,
-    retry_no_space,
+    DirtyList, FreezeGate, InodeLists, Invalidations, ListedInode, UnflushedWrites, UnstoredInodes,
+    WriteGate, retry_no_space,
 };
 use platter_vfs::{Clock, Condition, Context, Error, FileKind, InodeId, Quotas, Result};
 
@@ -86,6 +86,8 @@ pub struct SuperBlock {
     nodes: CachePadded<InodeCache<Ext4Inode>>,
     /// Inodes with contents that are not on the device yet.
     dirty: CachePadded<DirtyList<Ext4Inode>>,
+    /// Truncations and punches that are between the cache and the mapping.
+    invalidations: CachePadded<Invalidations>,
     /// Writes over blocks that were a file's before, of all files.
     overwrites: CachePadded<UnflushedWrites>,
     /// Directories that the running transaction stores when it closes.
@@ -103,7 +105,7 @@ platter_cache::layout!(
     pub LAYOUT: SuperBlock {
         ReadOnly: space, quota_files, clock, budget, on_error;
         Rare: register, error_notes;
-        Hot: orphans, renames, nodes, dirty, overwrites, unstored;
+        Hot: orphans, renames, nodes, dirty, invalidations, overwrites, unstored;
         Apart: fs, writers, writes;
     }
 );
@@ -153,6 +155,7 @@ impl SuperBlock {
             nodes: InodeCache::within(&budget, INODE_OVERHEAD_BYTES, Ext4Inode::is_cheap).into(),
             budget,
             dirty: CachePadded::default(),
+            invalidations: CachePadded::default(),
             overwrites: CachePadded::default(),
             unstored: CachePadded::default(),
             on_error,

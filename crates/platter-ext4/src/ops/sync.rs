@@ -27,12 +27,14 @@ pub fn sync_fs(sb: &SuperBlock) -> Result<()> {
     sb.recorded(written.and(durable))
 }
 
-/// Writes the inodes back that are dirty now, and waits for those that others write.
+/// Writes the inodes back that are dirty now, and waits for those that others write or truncate.
 ///
 /// # Errors
 /// That of any of them.
 pub(super) fn write_dirty(sb: &SuperBlock) -> Result<()> {
-    sb.dirty.write_back(write_back_files)
+    let written = sb.dirty.write_back(write_back_files);
+    sb.invalidations.wait();
+    written
 }
 
 /// Writes the inodes in use back that have no name: a freeze follows, after which nothing is written.

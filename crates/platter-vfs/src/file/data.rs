@@ -20,6 +20,8 @@ pub struct FileData<P> {
     is_replaced: AtomicBool,
     /// What a sync of it has to do.
     pub sync: FileSync,
+    /// Held from when the cache loses contents until the mapping does (`invalidate_lock`).
+    pub(super) invalidation: RwLock<(), { rank(2, 5) }>,
     /// Held shared for I/O on mapped blocks, exclusively while blocks leave the mapping: from then on they
     /// may become another file's. Taken after locks of the page cache, and before `placement`.
     pub mapping: RwLock<(), { rank(5, 4) }>,
@@ -53,6 +55,7 @@ impl<P: Default> FileData<P> {
             truncations: AtomicU64::new(0),
             is_replaced: AtomicBool::new(false),
             sync: FileSync::new(may_be_unflushed),
+            invalidation: RwLock::new(()),
             mapping: RwLock::new(()),
             placement: Mutex::default(),
         }

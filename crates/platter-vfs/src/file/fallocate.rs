@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::map::is_written;
-use super::truncate::{finish_truncation, lengthen};
+use super::truncate::{finish_truncation, lengthen, while_invalidating};
 use super::write::write_reserved;
 use super::{FileBlocks, WriteTo, blocks_of, cached_unit_bytes};
 use crate::{Condition, FallocateMode, Result};
@@ -101,7 +101,7 @@ fn drop_in_steps<F: FileBlocks>(
     loop {
         let step = file.prepare_punch(blocks.clone())?;
         let bytes = step.start << bits..step.end << bits;
-        file.while_invalidating(|| {
+        while_invalidating(file, || {
             drop_cached(file, &bytes)?;
             let _alone = file.data().mapping.write();
             drop(file, step.clone())

@@ -27,6 +27,7 @@ use std::ops::Range;
 use platter_cache::Mapping;
 use platter_cache::page::{PAGE_BYTES, WritableSpace};
 
+use crate::writing::Invalidations;
 use crate::{Condition, Error, Result};
 
 pub use crate::WriteTo;
@@ -110,6 +111,9 @@ pub trait FileBlocks: BlockRuns + WritableSpace<Error = Error> + Sync {
 
     /// The inode lock (`i_rwsem`).
     fn inode_lock(&self) -> &InodeLock;
+
+    /// The files of its filesystem that the cache has less of than the mapping.
+    fn invalidations(&self) -> &Invalidations;
 
     /// The unit in which space is allocated, in bytes: a block, or several.
     fn cluster_bytes(&self) -> u64 {
@@ -251,12 +255,6 @@ pub trait FileBlocks: BlockRuns + WritableSpace<Error = Error> + Sync {
     /// many of the first of these as one step takes, which is to follow.
     fn prepare_punch(&self, blocks: Range<u64>) -> Result<Range<u64>> {
         Ok(blocks)
-    }
-
-    /// Runs `work`, which takes contents out of the cache, and then out of the mapping (`invalidate_lock`). In between,
-    /// the file has what the mapping had before they were written: snapshots must wait.
-    fn while_invalidating<T>(&self, work: impl FnOnce() -> T) -> T {
-        work()
     }
 
     /// Whether a truncation left blocks mapped beyond the end.

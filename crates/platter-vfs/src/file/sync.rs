@@ -52,5 +52,7 @@ pub(super) fn end_write_back<F: FileBlocks>(
 pub fn sync_data<F: FileBlocks>(file: &F, data_only: bool) -> Result<()> {
     let sync = &file.data().sync;
     sync.write_back(file.pages(), || write_back(file))?;
+    // What a truncation took out of the cache before it was written is in the mapping still as it was earlier.
+    drop(file.data().invalidation.read());
     file.commit(data_only)
 }

@@ -44,7 +44,7 @@ fn shorten<F: FileBlocks>(file: &F, size: u64) -> Result<()> {
     // Soon the cache has lost what is truncated: what can keep the new size from the disk does so now.
     let first = blocks_of(file, &(0..size)).end;
     file.prepare_truncate(first)?;
-    let truncated = file.while_invalidating(|| {
+    let truncated = while_invalidating(file, || {
         file.data().set_size(size);
         file.pages().truncate(size);
         truncate_blocks(file, size, first)
@@ -61,6 +61,13 @@ fn shorten<F: FileBlocks>(file: &F, size: u64) -> Result<()> {
         Err(Error::Condition(Condition::NoSpace | Condition::QuotaExceeded)) => Ok(()),
         rewritten => rewritten.map(drop),
     }
+}
+
+/// Runs `work`, which takes contents out of the cache, and then out of the mapping: syncs and snapshots wait for it.
+pub(super) fn while_invalidating<F: FileBlocks, T>(file: &F, work: impl FnOnce() -> T) -> T {
+    let _alone = file.data().invalidation.write();
+    let _under_way = file.invalidations().begin();
+    work()
 }
 
 fn truncate_blocks<F: FileBlocks>(file: &F, size: u64, first: u64) -> Result<()> {

@@ -5,6 +5,7 @@
 mod dirty_list;
 mod flusher;
 mod freeze_gate;
+mod invalidations;
 mod mount_end;
 mod range_set;
 mod retry;
@@ -15,6 +16,7 @@ mod write_gate;
 pub use dirty_list::{DirtyList, Reach, WRITEBACK_BATCH_MAX};
 pub use flusher::{Flushed, start_flusher};
 pub use freeze_gate::{FreezeGate, Writer};
+pub use invalidations::{Invalidation, Invalidations};
 pub use mount_end::{MountEnd, WritableMount};
 pub use range_set::{RangeNumber, RangeSet};
 pub use retry::{NoSpaceRetry, ReturnsSpace, retry_no_space};

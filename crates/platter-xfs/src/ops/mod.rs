@@ -37,7 +37,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::file::FileData;
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::writing::{
-    DirtyList, FreezeGate, InodeLists, ListedInode, UnflushedWrites, WriteGate,
+    DirtyList, FreezeGate, InodeLists, Invalidations, ListedInode, UnflushedWrites, WriteGate,
 };
 use platter_vfs::{Clock, Condition, Error, FileKind, InodeId, Result};
 
@@ -75,6 +75,8 @@ pub struct SuperBlock {
     pub(crate) clock: Arc<dyn Clock>,
     /// Inodes with contents that are not on the device yet.
     dirty: DirtyList<Inode>,
+    /// Truncations and punches that are between the cache and the mapping.
+    invalidations: Invalidations,
     /// Files that may have blocks beyond their end.
     growing: GrowingFiles,
     /// Inodes about to be freed.
@@ -129,6 +131,7 @@ impl SuperBlock {
             renames: Mutex::default(),
             clock,
             dirty: DirtyList::default(),
+            invalidations: Invalidations::default(),
             inactive: InactiveInodes::default(),
             overwrites: UnflushedWrites::default(),
             writers: FreezeGate::default(),

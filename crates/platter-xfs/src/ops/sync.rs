@@ -16,6 +16,7 @@ impl SuperBlock {
             return Ok(());
         };
         let written = self.dirty.write_back(write_back_files);
+        self.invalidations.wait();
         // What keeps inodes from becoming free is no error of what was written.
         let _ = free_inactive(self);
         // Data over blocks that were a file's before is in no transaction.

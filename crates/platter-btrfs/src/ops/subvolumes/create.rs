@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use platter_ondisk::Uuid;
 use platter_vfs::attr::DeviceNumber;
-use platter_vfs::file::write_back_files;
 use platter_vfs::namei::{NamedInode, NewInode, may_create};
 use platter_vfs::{
     Condition, Context, CreateKind, Error, FileKind, Inode, InodeId, Name, Result, XattrMode,
@@ -21,7 +20,7 @@ use crate::ondisk::types::FIRST_FREE_OBJECT;
 use crate::ondisk::{Generation, Key, TreeId};
 use crate::ops::create::{self, Blueprint};
 use crate::ops::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States};
-use crate::ops::{BtrfsInode, SuperBlock, orphans};
+use crate::ops::{BtrfsInode, SuperBlock, orphans, sync};
 use crate::subvolume;
 use crate::txn::{Handle, Snapshot, roots, snapshots, trees};
 use crate::xattr;
@@ -171,9 +170,7 @@ pub(super) fn create_snapshot(
 ) -> Result<Arc<dyn Inode>> {
     let dir = directory_for(superblock, parent)?;
     dir.space()?;
-    superblock.dirty.write_back(write_back_files)?;
-    // What is about to be truncated was not written back, and must be gone.
-    drop(superblock.invalidations.write());
+    sync::write_dirty(superblock)?;
     let _order = dir.order.write();
     dir.vacancy(name)?;
     may_create(&dir.link_state())?;

@@ -1,7 +1,6 @@
 //! What is said of a subvolume as a whole: that it is read-only, the default one, or what it was received from.
 
 use platter_ondisk::Uuid;
-use platter_vfs::file::write_back_files;
 use platter_vfs::subvolumes::Transfer;
 use platter_vfs::{Condition, Result};
 
@@ -10,8 +9,8 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::root_item::{RootFlags, RootHistory};
 use crate::ondisk::{Generation, TreeId};
-use crate::ops::SuperBlock;
 use crate::ops::state::{NAME_CREDITS, Purpose};
+use crate::ops::{SuperBlock, sync};
 use crate::subvolume;
 use crate::txn::Handle;
 
@@ -35,7 +34,7 @@ pub(super) fn set_default(superblock: &SuperBlock, id: TreeId) -> Result<()> {
 pub(super) fn set_read_only(superblock: &SuperBlock, id: TreeId, read_only: bool) -> Result<()> {
     if read_only {
         // What is in the cache is written while it may be.
-        superblock.dirty.write_back(write_back_files)?;
+        sync::write_dirty(superblock)?;
     }
     let _changing = superblock.subvolume_changes.lock();
     let found = existing(superblock, id)?;

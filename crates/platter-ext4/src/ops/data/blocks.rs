@@ -8,6 +8,7 @@ use platter_vfs::file::{
     BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
 };
 use platter_vfs::inode::InodeLock;
+use platter_vfs::writing::Invalidations;
 use platter_vfs::{Condition, Error, Result};
 
 use super::super::Ext4Inode;
@@ -50,6 +51,10 @@ impl FileBlocks for Ext4Inode {
 
     fn inode_lock(&self) -> &InodeLock {
         &self.order
+    }
+
+    fn invalidations(&self) -> &Invalidations {
+        &self.sb.invalidations
     }
 
     fn cluster_bytes(&self) -> u64 {

@@ -13,7 +13,7 @@ use platter_cache::page::WritableSpace;
 use platter_cache::{AddressSpace, Mapping, MemoryBudget};
 
 use super::super::*;
-use crate::writing::RangeSet;
+use crate::writing::{Invalidations, RangeSet};
 use crate::{Condition, Error, Result};
 use platter_block::lock::RwLock;
 
@@ -73,8 +73,7 @@ pub(super) struct DiskFile {
     pub(super) fails_reads: AtomicBool,
     /// How many blocks a step punches, and the first one for which there is no step.
     pub(super) steps: Mutex<Option<(u64, u64)>>,
-    /// Whether the cache had contents that the device lacked, before and after each invalidation.
-    pub(super) dirty: Mutex<Vec<[bool; 2]>>,
+    invalidations: Invalidations,
     /// What happens once when space was reserved.
     pub(super) after_reserving: Mutex<Option<During>>,
 }
@@ -104,7 +103,7 @@ impl DiskFile {
             state: Mutex::default(),
             fails_reads: AtomicBool::new(false),
             steps: Mutex::default(),
-            dirty: Mutex::default(),
+            invalidations: Invalidations::default(),
             after_reserving: Mutex::default(),
         })
     }
@@ -241,6 +240,10 @@ impl FileBlocks for DiskFile {
 
     fn inode_lock(&self) -> &InodeLock {
         &self.lock
+    }
+
+    fn invalidations(&self) -> &Invalidations {
+        &self.invalidations
     }
 
     fn size_bytes_max(&self) -> u64 {
@@ -432,13 +435,6 @@ impl FileBlocks for DiskFile {
             Some((count, _)) => Ok(blocks.start..blocks.end.min(blocks.start + count)),
             None => Ok(blocks),
         }
-    }
-
-    fn while_invalidating<T>(&self, work: impl FnOnce() -> T) -> T {
-        let before = self.pages.is_dirty();
-        let done = work();
-        self.dirty.lock().push([before, self.pages.is_dirty()]);
-        done
     }
 
     fn is_truncation_left(&self) -> bool {

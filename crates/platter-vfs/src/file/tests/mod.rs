@@ -4,6 +4,8 @@ mod disk_file;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
 
 use platter_block::BlockDevice;
 
@@ -235,24 +237,34 @@ fn short_new_files_are_written_by_one_request() {
     assert_eq!(tail, [0; 548], "zeros beyond the end");
 }
 
+/// A sync that finds nothing to write, since what was written is being truncated, must not return before that is so on
+/// disk as well: there is what was before the write.
 #[test]
-fn contents_leave_the_cache_in_an_invalidation_only() {
+fn syncs_wait_until_what_left_the_cache_has_left_the_mapping() {
     let end = 4 * BLOCK;
-    let written = || {
+    let truncate = |file: &DiskFile| resize(file, 0).unwrap();
+    let punch = |file: &DiskFile| fallocate(file, 0..end, FallocateMode::PunchHole).unwrap();
+    let zero = |file: &DiskFile| {
+        let mode = FallocateMode::ZeroRange { keep_size: true };
+        fallocate(file, 0..end, mode).unwrap();
+    };
+    let changes: [&(dyn Fn(&DiskFile) + Sync); 3] = [&truncate, &punch, &zero];
+    for change in changes {
         let file = DiskFile::new(&Disk::new(BLOCKS), true);
         write(&*file, 0, &vec![1; at(end)], WriteTo::Cache).unwrap();
-        file
-    };
-    let file = written();
-    resize(&*file, 0).unwrap();
-    assert_eq!(*file.dirty.lock(), [[true, false]]);
-    for mode in [
-        FallocateMode::PunchHole,
-        FallocateMode::ZeroRange { keep_size: true },
-    ] {
-        let file = written();
-        fallocate(&*file, 0..end, mode).unwrap();
-        assert_eq!(*file.dirty.lock(), [[true, false]], "{mode:?}");
+        thread::scope(|scope| {
+            let mapped = file.data().mapping.read();
+            scope.spawn(|| change(&file));
+            while file.pages().is_dirty() {
+                thread::yield_now();
+            }
+            let one = scope.spawn(|| sync_data(&*file, false));
+            let all = scope.spawn(|| file.invalidations().wait());
+            thread::sleep(Duration::from_millis(20));
+            assert!(!one.is_finished() && !all.is_finished());
+            drop(mapped);
+            one.join().unwrap().unwrap();
+        });
     }
 }
 

@@ -10,6 +10,7 @@ use platter_vfs::file::{
     write_runs,
 };
 use platter_vfs::inode::InodeLock;
+use platter_vfs::writing::Invalidations;
 use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
 
 use super::super::state::{Times, touch};
@@ -66,6 +67,10 @@ impl FileBlocks for Inode {
 
     fn inode_lock(&self) -> &InodeLock {
         &self.order
+    }
+
+    fn invalidations(&self) -> &Invalidations {
+        &self.superblock.invalidations
     }
 
     fn size_bytes_max(&self) -> u64 {
