@@ -38,7 +38,7 @@ const IMAGE_BYTES_QUICK: usize = 512 << 20;
 const BLOCK_BYTES: u64 = 4096;
 const FILE_NAME: &str = "file";
 /// Of two pairs each.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 
 /// With many groups: the part of the device that each takes, what is allocated in a second file without being written, and
 /// the size of tree blocks.

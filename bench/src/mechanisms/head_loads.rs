@@ -18,7 +18,8 @@ use crate::measure::{float, now};
 use crate::place::Directory;
 use crate::record::Extent;
 
-const ROUNDS: usize = 10;
+/// Each has several loops.
+const ROUNDS: usize = 4;
 /// A mount takes so much longer that it has fewer, whatever is asked for.
 const ROUNDS_MOUNT: usize = 3;
 const LOOPS: u64 = 5;

@@ -158,7 +158,12 @@ fn alternate(
     } else {
         workload.count.full
     };
-    let rounds = choice.rounds.unwrap_or(if quick { 1 } else { ROUNDS });
+    let usual = if quick {
+        1
+    } else {
+        ROUNDS * workload.rounds_times
+    };
+    let rounds = choice.rounds.unwrap_or(usual);
     let stage = match workload.storage {
         Storage::Memory => Stage::new()?,
         Storage::Disk => Stage::on_disk()?,

@@ -16,6 +16,7 @@ pub(crate) const EMPTY: Workload = Workload {
         full: 10_000,
     },
     threads: &[1, 2],
+    rounds_times: 2,
     image_mib: |count| 256 + count / 1000,
     particular: &[Side::Unchecked],
     phases: &[

@@ -29,6 +29,8 @@ pub(crate) struct Workload {
     pub(crate) count: Amount,
     /// Threads that do it, each in a directory of its own.
     pub(crate) threads: &'static [usize],
+    /// How many times as many rounds as usual it has: more, where one takes little time and rates differ much.
+    pub(crate) rounds_times: usize,
     /// `mke2fs -I`.
     pub(crate) inode_bytes: u32,
     /// Space the image needs, from the count.
@@ -54,6 +56,7 @@ const USUAL: Workload = Workload {
     about: "",
     count: Amount { quick: 0, full: 0 },
     threads: &[1],
+    rounds_times: 1,
     inode_bytes: 256,
     image_mib: |count| 256 + count / 100,
     storage: Storage::Memory,
