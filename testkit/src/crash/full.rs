@@ -31,6 +31,8 @@ const FILES_PER_SYNC: usize = 16;
 const LONG_DELETED: usize = 2;
 /// At most so many empty files are deleted.
 const EMPTY_DELETED_MAX: u64 = 64;
+/// In one workload of so many, all space that the last operation gave back is taken before the next.
+const REFILLED_ONE_IN: u64 = 5;
 /// Syncs after one, two, four or eight operations, by the seed.
 const SYNC_STEPS: u64 = 4;
 /// Operations between two power cuts, whose outcomes are judged.
@@ -60,6 +62,8 @@ pub struct FullCounts {
     pub operations: usize,
     /// Those that were refused for want of space.
     pub refused: usize,
+    /// Those before which all space that there was again was taken.
+    pub refilled: usize,
     /// Syncs of everything.
     pub syncs: usize,
     /// Power cuts that were judged.
@@ -70,8 +74,8 @@ impl fmt::Display for FullCounts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "{} files of ballast, {} operations, {} of them refused, {} syncs, {} power cuts",
-            self.ballast, self.operations, self.refused, self.syncs, self.cuts
+            "{} files of ballast, {} operations, {} of them refused, {} with all space taken before, {} syncs, {} power cuts",
+            self.ballast, self.operations, self.refused, self.refilled, self.syncs, self.cuts
         )
     }
 }
@@ -154,6 +158,8 @@ struct Run<'a> {
     prng: Prng,
     generator: Generator,
     ballast: Vec<Ballast>,
+    /// Files of the ballast that were tried to be made.
+    made: usize,
     counts: FullCounts,
     /// The last operations.
     listing: Vec<String>,
@@ -184,6 +190,7 @@ impl<'a> Run<'a> {
             prng: Prng::new(full.seed),
             generator: Generator::new(full.seed, mix, &[""], "n"),
             ballast: Vec::new(),
+            made: 0,
             counts: FullCounts::default(),
             listing: Vec::new(),
         })
@@ -222,7 +229,8 @@ impl<'a> Run<'a> {
     fn load(&mut self, len: usize) -> Result<()> {
         let width = if len == 0 { NAME_BYTES } else { 1 };
         loop {
-            let number = self.ballast.len();
+            let number = self.made;
+            self.made += 1;
             let path = format!("{LOST_AND_FOUND}/{len}-{number:0width$}");
             let create = Operation::Create(path.clone(), CreateKind::Regular, 0o600);
             if self.is_refused(&create)? {
@@ -237,6 +245,10 @@ impl<'a> Run<'a> {
             };
             let write = Operation::Write(path.clone(), fill.clone());
             let is_refused = len > 0 && self.is_refused(&write)?;
+            if is_refused && self.ours.contents(&path)?.is_empty() {
+                // It would take an inode for nothing.
+                return Ok(Operation::Unlink(path).apply(self.fs)?);
+            }
             self.ballast.push(Ballast {
                 path,
                 fill,
@@ -276,6 +288,10 @@ impl<'a> Run<'a> {
     fn work(&mut self) -> Result<()> {
         let step = 1 << (self.full.seed / 2 % SYNC_STEPS);
         for number in 1..=self.full.operations {
+            if self.full.seed % REFILLED_ONE_IN == 0 {
+                self.load(BLOCK_BYTES)?;
+                self.counts.refilled += 1;
+            }
             let operation = self.generator.next(&self.now);
             self.counts.operations += 1;
             self.step(&operation)?;

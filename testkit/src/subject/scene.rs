@@ -100,7 +100,12 @@ impl Mode {
     /// Of so many states, the kernel mounts one.
     #[must_use]
     pub fn kernel_one_in(self) -> usize {
-        if self == Self::XfsLog { 16 } else { 32 }
+        match self {
+            Self::XfsLog => 16,
+            // Of which there are fewer states.
+            Self::BtrfsCopies | Self::BtrfsStripes | Self::BtrfsLog => 8,
+            _ => 32,
+        }
     }
 
     /// The scenes that are in it.

@@ -12,7 +12,7 @@ use crate::request::{Amount, Request};
 use crate::{KEPT, OPERATIONS, note, seeds};
 
 /// The mount of one of so many states is cut, too.
-const RECOVERY_ONE_IN: usize = 32;
+pub(crate) const RECOVERY_ONE_IN: usize = 32;
 /// Where seeds begin, at another place for each scene.
 const CRASH_SEED: u64 = 1000;
 /// Of so many states the kernel has to have mounted one: 500 of the 20,000 that a run has by default.

@@ -16,7 +16,9 @@ use anyhow::{Result, ensure};
 use testkit::crash::{FaultCounts, Faults, Full, Snapshots, Threads, run_threads};
 use testkit::edits::Session;
 use testkit::subject::{Scene, scenes};
+use testkit::workload::Durability;
 
+use crash::RECOVERY_ONE_IN;
 use record::Record;
 use request::{Amount, Kind, Request, USAGE};
 
@@ -45,11 +47,13 @@ fn main() -> ExitCode {
             let edited = scene.subject.edit_maker(scene).map_or("", |_| " edited");
             let mode = scene.mode;
             let (one_in, kernel_one_in) = (mode.states_one_in(), mode.kernel_one_in());
+            let is_recovered = scene.durability() != Durability::Synced;
+            let recovery_one_in = if is_recovered { RECOVERY_ONE_IN } else { 0 };
             let name = scene.name;
             let kinds = scene.subject.kinds_of_writes(scene).join(",");
             let kinds = kinds.replace(' ', "_");
             println!(
-                "{} {one_in} {kernel_one_in} {name} {kinds}{edited}",
+                "{} {one_in} {kernel_one_in} {recovery_one_in} {name} {kinds}{edited}",
                 mode.name()
             );
         }
@@ -219,6 +223,7 @@ fn full(scene: &'static Scene, request: &Request, record: &mut Record) -> Result
                 println!("full {} seed {seed}: {counts}", scene.name);
                 record.add("seeds", 1);
                 record.add("refused", counts.refused as u64);
+                record.add("refilled", counts.refilled as u64);
             }
             Err(error) => failures.push(format!("{error:#}")),
         }

@@ -47,7 +47,7 @@ pub(super) fn all(scenes: &[Scene], filesystem: Kind) -> Vec<Step> {
     }
     steps.extend(whole(filesystem));
     steps.extend(suites(filesystem));
-    steps.extend(of_scenes(scenes));
+    steps.extend(of_scenes(scenes, filesystem));
     steps.extend(mutations(filesystem));
     steps.extend(crashes(scenes));
     steps
@@ -125,8 +125,8 @@ fn suites(filesystem: Kind) -> Vec<Step> {
             ),
             _ => (
                 "a server killed while files are synced and removed",
-                60.0,
-                false,
+                20.0,
+                !is_ext,
             ),
         };
         let cells = cells_of(filesystem)
@@ -161,7 +161,7 @@ fn rounds(suite: &str) -> Option<(&'static str, u64)> {
 }
 
 /// What is run on every filesystem of the testkit.
-fn of_scenes(scenes: &[Scene]) -> [Step; 5] {
+fn of_scenes(scenes: &[Scene], filesystem: Kind) -> [Step; 5] {
     let edited: Vec<Scene> = scenes
         .iter()
         .filter(|scene| scene.is_edited)
@@ -184,8 +184,31 @@ fn of_scenes(scenes: &[Scene]) -> [Step; 5] {
     let portions = |kind: &str, seeds: Range<u64>, each: u64| of(scenes, kind, seeds, each);
     let (count, edited_count) = (scenes.len() as u64, edited.len() as u64);
     let each = THREADS.div_ceil(count.max(1)).max(1);
+    // Each has seeds of its own.
+    let of_threads = scenes.iter().zip(0..).flat_map(|(scene, place)| {
+        let first = THREADS_SEED + place * each;
+        of(
+            std::slice::from_ref(scene),
+            "threads",
+            first..first + each,
+            each,
+        )
+    });
+    let mut threads = Step::new(
+        "threads",
+        "two threads against a model, compared after every remount",
+        15.0,
+        of_threads.collect(),
+    )
+    .demanding("seeds", THREADS);
+    if filesystem == Kind::Btrfs {
+        threads = threads
+            .demanding("snapshots", THREADS)
+            .demanding("concurrent", THREADS);
+    }
     let faults = FAULTS.end - FAULTS.start;
     let edits = EDITS.end - EDITS.start;
+    let full = FULL.end - FULL.start;
     [
         Step::new(
             "unflushed",
@@ -202,20 +225,16 @@ fn of_scenes(scenes: &[Scene]) -> [Step; 5] {
         )
         .demanding("faults", count * faults * 100)
         .demanding("mount_faults", count * faults),
-        Step::new(
-            "threads",
-            "two threads against a model, compared after every remount",
-            15.0,
-            portions("threads", THREADS_SEED..THREADS_SEED + each, each),
-        )
-        .demanding("seeds", THREADS),
+        threads,
         Step::new(
             "full",
             "workloads on a filesystem without space: what is accepted is durable after a sync",
             30.0,
             portions("full", FULL, 5),
         )
-        .demanding("seeds", count * (FULL.end - FULL.start)),
+        .demanding("seeds", count * full)
+        .demanding("refused", count * full)
+        .demanding("refilled", count * full),
         Step::new(
             "edits",
             "edits by the command line, a third of them killed",
@@ -228,15 +247,19 @@ fn of_scenes(scenes: &[Scene]) -> [Step; 5] {
 
 /// States of power failures: a step for each mode of the journal.
 fn crashes(scenes: &[Scene]) -> Vec<Step> {
-    let modes: BTreeMap<&str, [u64; 2]> = scenes
+    let modes: BTreeMap<&str, [u64; 3]> = scenes
         .iter()
         .map(|scene| {
-            let each = [scene.states_one_in, scene.kernel_one_in];
+            let each = [
+                scene.states_one_in,
+                scene.kernel_one_in,
+                scene.recovery_one_in,
+            ];
             (scene.mode.as_str(), each)
         })
         .collect();
     let mut steps = Vec::new();
-    for (mode, [one_in, kernel_one_in]) in modes {
+    for (mode, [one_in, kernel_one_in, recovery_one_in]) in modes {
         let scenes = scenes.iter().filter(|scene| scene.mode == mode);
         let scenes: Vec<_> = scenes.collect();
         let states = STATES / one_in;
@@ -259,6 +282,9 @@ fn crashes(scenes: &[Scene]) -> Vec<Step> {
         // Each portion rounds down.
         let by_kernel = states * 4 / (5 * kernel_one_in);
         let mut step = step.demanding("by_kernel", by_kernel);
+        if recovery_one_in > 0 {
+            step = step.demanding("recoveries", states * 4 / (5 * recovery_one_in));
+        }
         let kinds = scenes.iter().flat_map(|scene| &scene.kinds_of_writes);
         for kind in kinds.collect::<BTreeSet<_>>() {
             step = step.demanding(format!("cut_at_{kind}"), 1);

@@ -55,6 +55,8 @@ pub(super) struct Scene {
     pub(super) states_one_in: u64,
     /// Of its states, the kernel mounts one in so many.
     pub(super) kernel_one_in: u64,
+    /// The mount of one in so many is cut, too; of none, if 0.
+    pub(super) recovery_one_in: u64,
     pub(super) name: String,
     /// What is written to it, each of which power failures have to fall on.
     pub(super) kinds_of_writes: Vec<String>,
@@ -71,6 +73,7 @@ impl Scene {
                 mode: words.next()?.to_owned(),
                 states_one_in: words.next()?.parse().ok().filter(|&count| count > 0)?,
                 kernel_one_in: words.next()?.parse().ok().filter(|&count| count > 0)?,
+                recovery_one_in: words.next()?.parse().ok()?,
                 name: words.next()?.to_owned(),
                 kinds_of_writes: words.next()?.split(',').map(str::to_owned).collect(),
                 is_edited: words.next() == Some("edited"),
@@ -196,10 +199,10 @@ pub(super) mod tests {
 
     fn scenes() -> Vec<Scene> {
         Scene::list(
-            "ordered 1 32 ext4 journal edited\nordered 1 32 ext4_4k journal,data edited\n\
-             journal 1 32 ext4_j journal edited\next3 1 32 ext3 journal edited\n\
-             unjournaled 1 32 ext2 anything edited\ncopied 4 32 btrfs anything edited\n\
-             copied 4 32 btrfs_raid1 anything\nlog 1 16 xfs anything edited\n",
+            "ordered 1 32 32 ext4 journal edited\nordered 1 32 32 ext4_4k journal,data edited\n\
+             journal 1 32 32 ext4_j journal edited\next3 1 32 32 ext3 journal edited\n\
+             unjournaled 1 32 0 ext2 anything edited\ncopied 4 32 32 btrfs anything edited\n\
+             copied 4 32 32 btrfs_raid1 anything\nlog 1 16 32 xfs anything edited\n",
         )
     }
 
@@ -238,6 +241,7 @@ pub(super) mod tests {
         let expected = [
             (DISTINCT, 20_000),
             ("by_kernel", 500),
+            ("recoveries", 500),
             ("cut_at_data", 1),
             ("cut_at_journal", 1),
         ];
