@@ -46,18 +46,42 @@ const SHORT_LOG: &[&str] = &[
 ];
 const EXTERNAL_LOG: &[&str] = &["-d", "agcount=2", "-l", "size=1368b"];
 
+/// What a write is of: a record of the log, also of one that begins again at the start of the log, metadata written back
+/// to its place, or contents.
+const LOG: &str = "log";
+const WRAPPED_LOG: &str = "wrapped log";
+const METADATA: &str = "metadata";
+const DATA: &str = "data";
+/// `XLOG_HEADER_MAGIC_NUM`, which the number of the cycle follows, and that of a new log.
+const RECORD_MAGIC: u32 = 0xfeed_babe;
+const FIRST_CYCLE: u32 = 1;
+/// What blocks and sectors of metadata begin with: superblocks, groups, their trees, those of attributes and extents, blocks
+/// of directories, and targets of links.
+const METADATA_MAGICS: [&[u8; 4]; 14] = [
+    b"XFSB", b"XAGF", b"XAGI", b"XAFL", b"AB3B", b"AB3C", b"IAB3", b"FIB3", b"RMB3", b"R3FC",
+    b"BMA3", b"XDB3", b"XDD3", b"XSLM",
+];
+const INODE_MAGIC: &[u8; 2] = b"IN";
+
 /// Of a log that wraps, so much is left before its end: less than the changes of a workload take.
-const BEFORE_END_BYTES: u64 = 48 << 10;
-/// Of such a log, so much is in use at most.
-const IN_USE_BYTES: u64 = 256 << 10;
-/// Changes of one mount on the way there; after an even number all is as it was.
-const CHANGES: u32 = 64;
+const BEFORE_END_BYTES: u64 = 16 << 10;
+/// Of a log that is short, so much is in use at most: less than the changes of a workload take, so that metadata is
+/// written back.
+const IN_USE_BYTES: u64 = 56 << 10;
+/// What a change of the way there takes at least.
+const CHANGE_BYTES: u64 = 1 << 10;
 
 /// All scenes of XFS.
 pub(super) const SCENES: &[Scene] = &[
     scene_of("xfs", Mode::Xfs, DEFAULT),
-    scene_of("xfs_rmap", Mode::Xfs, RMAP),
-    scene_of("xfs_1k", Mode::Xfs, SMALL_BLOCKS),
+    Scene {
+        subject: &WRITES_BACK,
+        ..scene_of("xfs_rmap", Mode::Xfs, RMAP)
+    },
+    Scene {
+        subject: &WRITES_BACK,
+        ..scene_of("xfs_1k", Mode::Xfs, SMALL_BLOCKS)
+    },
     scene_of("xfs_plain", Mode::Xfs, PLAIN),
     scene_of("xfs_stripe", Mode::XfsLog, STRIPE),
     scene_of("xfs_dirs", Mode::Xfs, LARGE_DIRECTORIES),
@@ -82,11 +106,16 @@ pub(super) const SCENES: &[Scene] = &[
 
 const USUAL: XfsSubject = XfsSubject {
     wraps: false,
+    is_short: false,
     preallocation: Preallocation::Dynamic,
+};
+const WRITES_BACK: XfsSubject = XfsSubject {
+    is_short: true,
+    ..USUAL
 };
 const WRAPS: XfsSubject = XfsSubject {
     wraps: true,
-    ..USUAL
+    ..WRITES_BACK
 };
 /// Files get blocks beyond their end with each block that they grow by.
 const GROWS: XfsSubject = XfsSubject {
@@ -108,8 +137,10 @@ const fn scene_of(name: &'static str, mode: Mode, options: &'static [&'static st
 /// The XFS driver, compared with xfsprogs and the kernel's XFS. A second device is an external log.
 #[derive(Debug, Clone, Copy)]
 pub struct XfsSubject {
-    /// The log begins near its end, and little of it is in use, so that its tail is pushed all the time.
+    /// The log begins near its end.
     wraps: bool,
+    /// Little of the log is in use, so that its tail is pushed all the time.
+    is_short: bool,
     /// What files get beyond their end when they grow.
     preallocation: Preallocation,
 }
@@ -118,7 +149,7 @@ impl XfsSubject {
     fn options(self, devices: &[Arc<dyn BlockDevice>]) -> MountOptions {
         MountOptions {
             log: devices.get(1).cloned(),
-            log_bytes_max: self.wraps.then_some(IN_USE_BYTES),
+            log_bytes_max: self.is_short.then_some(IN_USE_BYTES),
             preallocation: self.preallocation,
             ..MountOptions::default()
         }
@@ -140,10 +171,12 @@ impl XfsSubject {
             let head = u64::from(head) * 512;
             ensure!(head >= before, "the log wrapped on the way to its end");
             before = head;
-            if head + BEFORE_END_BYTES >= end {
+            let missing = end.saturating_sub(head + BEFORE_END_BYTES);
+            if missing == 0 {
                 return Ok(fs.unmount()?);
             }
-            for number in 0..CHANGES {
+            // Mounts write to the log, too. After an even number of changes all is as it was.
+            for number in 0..(missing / CHANGE_BYTES / 4).max(1) * 2 {
                 let permissions = if number % 2 == 0 { 0o700 } else { 0o755 };
                 Operation::SetPermissions(String::new(), permissions).apply(&fs)?;
                 fs.sync()?;
@@ -172,9 +205,40 @@ impl Subject for XfsSubject {
         }
     }
 
-    /// The kernel takes a block that was torn while it was written back for newer than the log.
+    /// The kernel takes a block that was torn while it was written back for newer than the log: what is written back here
+    /// has blocks of this size at most.
     fn sector_bytes(&self) -> u32 {
-        if self.wraps { 4096 } else { 512 }
+        if self.is_short { 4096 } else { 512 }
+    }
+
+    fn kind_of_write(&self, _: u64, data: &[u8]) -> &'static str {
+        let Some((magic, rest)) = data.split_first_chunk::<4>() else {
+            return DATA;
+        };
+        if u32::from_be_bytes(*magic) == RECORD_MAGIC {
+            let cycle = rest.first_chunk().map(|cycle| u32::from_be_bytes(*cycle));
+            return if cycle > Some(FIRST_CYCLE) {
+                WRAPPED_LOG
+            } else {
+                LOG
+            };
+        }
+        if METADATA_MAGICS.contains(&magic) || magic.starts_with(INODE_MAGIC) {
+            METADATA
+        } else {
+            DATA
+        }
+    }
+
+    fn kinds_of_writes(&self, _: &Scene) -> Vec<&'static str> {
+        let mut kinds = vec![LOG, DATA];
+        if self.is_short {
+            kinds.push(METADATA);
+        }
+        if self.wraps {
+            kinds.push(WRAPPED_LOG);
+        }
+        kinds
     }
 
     fn make(&self, scene: &Scene, images: &[&Path], size_kib: u64) -> Result<()> {
