@@ -1,6 +1,7 @@
 //! This program again, as a process that gives what it measured.
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -18,8 +19,13 @@ const PURGE_DELAY: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "100");
 
 /// `part` of this program, with `orders` as its input.
 pub(crate) fn command(part: &str, orders: &impl Serialize) -> Result<Command> {
+    command_of(None, part, orders)
+}
+
+fn command_of(program: Option<&Path>, part: &str, orders: &impl Serialize) -> Result<Command> {
     let (option, value) = PURGE_DELAY;
-    let mut command = Command::new(std::env::current_exe()?);
+    let program = program.map_or_else(std::env::current_exe, |path| Ok(path.to_owned()))?;
+    let mut command = Command::new(program);
     command.arg(part).arg(serde_json::to_string(orders)?);
     command.env(option, value);
     Ok(command)
@@ -27,7 +33,16 @@ pub(crate) fn command(part: &str, orders: &impl Serialize) -> Result<Command> {
 
 /// Runs `part` of this program with `orders`, and returns what it prints.
 pub(crate) fn run<T: DeserializeOwned>(part: &str, orders: &impl Serialize) -> Result<T> {
-    let mut child = command(part, orders)?
+    run_by(None, part, orders)
+}
+
+/// The same of a program that was built of this one in another way, if one is named.
+pub(crate) fn run_by<T: DeserializeOwned>(
+    program: Option<&Path>,
+    part: &str,
+    orders: &impl Serialize,
+) -> Result<T> {
+    let mut child = command_of(program, part, orders)?
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;

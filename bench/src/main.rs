@@ -104,6 +104,7 @@ fn main() -> Result<()> {
         ["run", orders] => peers::run(orders),
         ["perform", orders] => mechanisms::perform(orders),
         [mechanisms::HEADS_PART, orders] => mechanisms::perform_heads(orders),
+        [mechanisms::REMOVAL_PART, orders] => mechanisms::remove(orders),
         [instructions::PART, orders] => instructions::operate(orders),
         [reading::PART, orders] => reading::part(orders),
         ["peers", options @ ..] => measure(&choice(options, EXT4)?, &[peers, programs]),

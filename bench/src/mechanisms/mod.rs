@@ -10,6 +10,7 @@ mod instructions;
 mod lines;
 mod mount;
 mod references;
+mod removal;
 mod sharing;
 
 use anyhow::{Result, bail};
@@ -24,12 +25,13 @@ pub(crate) use self::insertion::{
 pub(crate) use self::instructions::{Counted, Operation, perform};
 pub(crate) use self::lines::{Distance, Run as LineRun, Shape, pauses};
 pub(crate) use self::load::Load;
-pub(crate) use self::mount::{
-    LAYOUTS, Measured as MountRuns, Sweep, THREADS as TREE_THREADS, Trees, pauses as mount_pauses,
-};
+pub(crate) use self::mount::{LAYOUTS, Measured as MountRuns, Sweep, pauses as mount_pauses};
 pub(crate) use self::references::{
     Call, Counted as HeadCounts, Measured as References, PART as HEADS_PART, Shape as HeadShape,
     Timed, all_present, perform as perform_heads,
+};
+pub(crate) use self::removal::{
+    PART as REMOVAL_PART, THREADS as TREE_THREADS, Trees, run as remove,
 };
 pub(crate) use self::sharing::{Cell, Run as SharingRun, SETS, Variant};
 use crate::growing::Growing;
@@ -134,6 +136,7 @@ impl Mechanism {
         match self {
             Self::M0 | Self::M2 => bail!("it has parts"),
             Self::M1 => {
+                removal::demand_programs(extent)?;
                 println!("m1: a value that is read next to one that is written");
                 measured.shapes = lines::shapes();
                 measured.lines = lines::measure(extent, rounds)?;

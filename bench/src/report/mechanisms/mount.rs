@@ -1,5 +1,6 @@
 //! M1: the mount object of XFS in its three layouts, and what all threads of a mount share.
 
+use super::published::REMOVALS;
 use super::{Entry, Kept, NO_FUSE, begin, has_effect, lines, verdict};
 use crate::measure::{Estimate, float, median, ratio};
 use crate::mechanisms::{LAYOUTS, Measured, MountRuns, Sweep, TREE_THREADS, Trees, mount_pauses};
@@ -14,7 +15,7 @@ A cache line that one processor writes has to be fetched by every other one that
 separated the geometry of a mounted XFS from its counters for that, and later removed the counter of active transactions.
 
 Published with the change: `rm -rf` of 50 million files by 16 threads took 8m30s instead of 13m20s, and on another machine \
-5m02s instead of 5m30s.";
+5m02s instead of 5m30s ([below](#times-and-those-published)).";
 
 const SWEEP: &str = "\
 ## Checks of inode numbers next to transactions
@@ -27,10 +28,16 @@ spins between them. Nanoseconds for each check, and transactions in a second.";
 const TREES: &str = "\
 ## Trees removed
 
-Trees of empty files, made and removed by two threads on a device in memory, each its own. *Restarted* are changes that \
-found another one in their allocation group and began again. The share of checks in the time of the threads is their number \
-times what one takes in the sweep above, in the driver's layout with the fewest transactions. Published of the \
-function that contains the check: 25.83 % of the profile before and 9.77 % after.";
+Trees of empty files, made and removed by two threads on a device in memory, each its own, with the driver built in each \
+layout, in turns. *Restarted* are changes that found another one in their allocation group and began again. The share of \
+checks in the time of the threads is their number times what one takes in the sweep above, in the same layout with the \
+fewest transactions.";
+
+const TIMES: &str = "\
+## Times, and those published
+
+Seconds in which all files were removed, and the part of the time that checks of inode numbers take, in percent: here of \
+all checks, published of a profile, which names two functions of them.";
 
 const CONCLUSION: &str = "\
 ## What can be concluded
@@ -144,30 +151,58 @@ fn sweep(page: &mut Page, runs: &MountRuns) {
     page.table(&head, &rows);
 }
 
+/// The runs of a layout, with what a check takes in it.
+struct OfLayout<'r> {
+    layout: &'static str,
+    runs: Vec<&'r Trees>,
+    check: f64,
+}
+
+impl<'r> OfLayout<'r> {
+    /// Those that were measured.
+    fn all(measured: &'r MountRuns) -> Vec<Self> {
+        let [.., fewest] = mount_pauses();
+        let of = |layout: &'static str| {
+            let taken = figures(&measured.sweep, (fewest, layout), |run| run.ns_per_check);
+            let runs = measured.trees.iter();
+            Self {
+                layout,
+                runs: runs.filter(|run| run.layout == layout).collect(),
+                check: median(&taken).value,
+            }
+        };
+        let all = LAYOUTS.into_iter().map(of);
+        all.filter(|it| !it.runs.is_empty()).collect()
+    }
+
+    fn figures(&self, of: impl Fn(&Trees) -> f64) -> Vec<f64> {
+        self.runs.iter().map(|run| of(run)).collect()
+    }
+
+    fn row(&self) -> Vec<String> {
+        let figure = |of: fn(&Trees) -> f64| with_range(median(&self.figures(of)));
+        vec![
+            self.layout.to_owned(),
+            self.runs.first().map_or(0, |run| run.files).to_string(),
+            figure(|run| run.create_seconds),
+            figure(|run| run.remove_seconds),
+            figure(|run| float(run.files as u64) / run.remove_seconds),
+            figure(|run| float(run.transactions) / run.remove_seconds),
+            figure(|run| float(run.checks) / float(run.files as u64)),
+            with_range(median(&shares(self))),
+            figure(|run| float(run.conflicts)),
+        ]
+    }
+}
+
+/// What checks take of the time of all threads, in percent, of each run.
+fn shares(of: &OfLayout<'_>) -> Vec<f64> {
+    of.figures(|run| share(run, of.check))
+}
+
 fn trees(page: &mut Page, runs: &MountRuns) {
-    let figure = |of: fn(&Trees) -> f64| {
-        let figures: Vec<f64> = runs.trees.iter().map(of).collect();
-        with_range(median(&figures))
-    };
-    let layout = runs.trees.first().map_or("", |run| &run.layout);
-    let files = runs.trees.first().map_or(0, |run| run.files);
-    let [.., fewest] = mount_pauses();
-    let check = median(&figures(&runs.sweep, (fewest, layout), |run| {
-        run.ns_per_check
-    }))
-    .value;
-    let shares: Vec<f64> = runs.trees.iter().map(|run| share(run, check)).collect();
-    let rows = [vec![
-        layout.to_owned(),
-        files.to_string(),
-        figure(|run| run.create_seconds),
-        figure(|run| run.remove_seconds),
-        figure(|run| float(run.files as u64) / run.remove_seconds),
-        figure(|run| float(run.transactions) / run.remove_seconds),
-        figure(|run| float(run.checks) / float(run.files as u64)),
-        with_range(median(&shares)),
-        figure(|run| float(run.conflicts)),
-    ]];
+    let all = OfLayout::all(runs);
+    let rows: Vec<_> = all.iter().map(OfLayout::row).collect();
     page.table(
         &[
             "layout",
@@ -182,6 +217,48 @@ fn trees(page: &mut Page, runs: &MountRuns) {
         ],
         &rows,
     );
+    page.paragraph(TIMES);
+    page.table(&["", "before", "after", "after over before"], &times(&all));
+}
+
+/// What the removal takes here without and with the separation, and without the counter; and what was published.
+fn times(all: &[OfLayout<'_>]) -> Vec<Vec<String>> {
+    let of = |layout: &str| all.iter().find(|it| it.layout == layout);
+    let mut rows = Vec::new();
+    let mut own = |what: &str, figures: fn(&OfLayout<'_>) -> Vec<f64>| {
+        for after in &LAYOUTS[1..] {
+            let (Some(before), Some(after)) = (of(LAYOUTS[0]), of(after)) else {
+                continue;
+            };
+            let (old, new) = (figures(before), figures(after));
+            rows.push(vec![
+                format!("{what}, {} to {}", before.layout, after.layout),
+                with_range(median(&old)),
+                with_range(median(&new)),
+                verdict(ratio(&new, &old)),
+            ]);
+        }
+    };
+    own("removed, s", |it| it.figures(|run| run.remove_seconds));
+    own("checks, %", shares);
+    for published in REMOVALS {
+        let mut row = |what: &str, [before, after]: [Option<f64>; 2]| {
+            let shown = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), short);
+            let over = before.zip(after).map(|(before, after)| after / before);
+            rows.push(vec![
+                format!("published, machine {}: {what}", published.machine),
+                shown(before),
+                shown(after),
+                shown(over),
+            ]);
+        };
+        row("removed, s", published.seconds.map(Some));
+        row("`xfs_agino_range`, %", published.range_share);
+        if published.verify_share[0].is_some() {
+            row("`xfs_verify_ino`, %", published.verify_share);
+        }
+    }
+    rows
 }
 
 /// What checks of `check` nanoseconds take of the time of all threads, in percent.

@@ -28,6 +28,31 @@ pub(super) const COMMITS: Commits = Commits {
     critical: [229_247_198.5, 215_016_933.6],
 };
 
+/// Removal of 50 million files by 16 threads on a machine: Dave Chinner, "xfs: separate read-only variables in struct
+/// `xfs_mount`", 12 May 2020, before and after.
+pub(super) struct Removal {
+    pub(super) machine: &'static str,
+    pub(super) seconds: [f64; 2],
+    /// Of the profile, in `xfs_agino_range` and in `xfs_verify_ino`, in percent, as far as published.
+    pub(super) range_share: [Option<f64>; 2],
+    pub(super) verify_share: [Option<f64>; 2],
+}
+
+pub(super) const REMOVALS: [Removal; 2] = [
+    Removal {
+        machine: "A",
+        seconds: [800.0, 510.0],
+        range_share: [Some(25.83), Some(9.77)],
+        verify_share: [Some(6.95), Some(3.39)],
+    },
+    Removal {
+        machine: "B",
+        seconds: [330.0, 302.0],
+        range_share: [Some(2.75), None],
+        verify_share: [None, None],
+    },
+];
+
 /// Times of 50,000 sets by each process, means of five runs: Jan Kara, "ext2, ext4: `MBCache` rewrite",
 /// 22 February 2016, on 24 processors and a RAM disk. In each cell: the cache before, the new one with
 /// an LRU list, with one for each NUMA node (`list_lru`), with referenced bits, and none.
