@@ -288,7 +288,7 @@ impl<'a> Run<'a> {
     fn work(&mut self) -> Result<()> {
         let step = 1 << (self.full.seed / 2 % SYNC_STEPS);
         for number in 1..=self.full.operations {
-            if self.full.seed % REFILLED_ONE_IN == 0 {
+            if self.full.seed.is_multiple_of(REFILLED_ONE_IN) {
                 self.load(BLOCK_BYTES)?;
                 self.counts.refilled += 1;
             }

@@ -104,7 +104,13 @@ impl Mode {
             Self::XfsLog => 16,
             // Of which there are fewer states.
             Self::BtrfsCopies | Self::BtrfsStripes | Self::BtrfsLog => 8,
-            _ => 32,
+            Self::Ordered
+            | Self::Journal
+            | Self::Writeback
+            | Self::Ext3
+            | Self::Unjournaled
+            | Self::Xfs
+            | Self::Btrfs => 32,
         }
     }
 
