@@ -131,8 +131,6 @@ impl Judge<'_> {
         let options = CrashOptions {
             seed: self.seed,
             mixes_per_position: 1,
-            // Recovery writes metadata to its place, where XFS has no remedy for a block that is torn.
-            tears_writes: self.scene.subject.fs_type() != FsType::Xfs,
             ..CrashOptions::default()
         };
         let possible = recording.crash_states(options).count();

@@ -33,7 +33,7 @@ pub(crate) use pristine::open_images;
 pub use pristine::{devices_of_files, store};
 pub use scene::{Mode, Scene, scene, scenes};
 pub(crate) use scene::{overlays, shared};
-pub use xfs::XfsSubject;
+pub use xfs::{TORN_XFS, XfsSubject};
 
 /// The devices of one filesystem, in the order of its members.
 pub type Devices = Vec<Arc<dyn BlockDevice>>;

@@ -15,6 +15,7 @@ use super::pristine::open_images;
 use super::{Mode, MountRequest, Scene, Subject};
 use crate::edits::Maker;
 use crate::fs_type::FsType;
+use crate::loopdev;
 use crate::oracle::xfs;
 use crate::workload::{Abilities, Durability, Operation};
 
@@ -104,9 +105,19 @@ pub(super) const SCENES: &[Scene] = &[
     },
 ];
 
+/// A scene that is in no list: blocks are torn while they are written back, which only platter knows a remedy for.
+pub static TORN_XFS: Scene = Scene {
+    subject: &XfsSubject {
+        tears: true,
+        ..WRITES_BACK
+    },
+    ..scene_of("xfs_torn", Mode::Xfs, LARGE_DIRECTORIES)
+};
+
 const USUAL: XfsSubject = XfsSubject {
     wraps: false,
     is_short: false,
+    tears: false,
     preallocation: Preallocation::Dynamic,
 };
 const WRITES_BACK: XfsSubject = XfsSubject {
@@ -141,6 +152,8 @@ pub struct XfsSubject {
     wraps: bool,
     /// Little of the log is in use, so that its tail is pushed all the time.
     is_short: bool,
+    /// Blocks that are written back are torn, too.
+    tears: bool,
     /// What files get beyond their end when they grow.
     preallocation: Preallocation,
 }
@@ -208,7 +221,25 @@ impl Subject for XfsSubject {
     /// The kernel takes a block that was torn while it was written back for newer than the log: what is written back here
     /// has blocks of this size at most.
     fn sector_bytes(&self) -> u32 {
-        if self.is_short { 4096 } else { 512 }
+        if self.is_short && !self.tears {
+            4096
+        } else {
+            512
+        }
+    }
+
+    fn recover(&self, images: &[&Path]) -> Result<Vec<String>> {
+        if self.tears {
+            let devices = open_images(images, Access::Write)?;
+            let (data, options) = (Arc::clone(&devices[0]), self.options(&devices));
+            let budget = Arc::new(MemoryBudget::new(8 << 20));
+            let clock = Arc::new(FixedClock::new(Timestamp::default(), 1));
+            Xfs::mount_writable(data, &options, budget, clock)?.unmount()?;
+        } else {
+            let mount = self.kernel_mount(images, "", loopdev::Access::ReadWrite)?;
+            mount.unmount_all(images)?;
+        }
+        Ok(self.fsck(images)?.complaints())
     }
 
     fn kind_of_write(&self, _: u64, data: &[u8]) -> &'static str {

@@ -11,7 +11,7 @@ use testkit::crash::{
     Breakage, Cost, Counts, Faults, Full, Matrix, Snapshots, Threads, costs, run_threads,
 };
 use testkit::fs_type::FsType;
-use testkit::subject::{Mode, Scene, scene, scenes};
+use testkit::subject::{Mode, Scene, TORN_XFS, scene, scenes};
 use testkit::workload::Durability;
 
 fn cut(name: &str, one_in: usize) -> Counts {
@@ -185,6 +185,27 @@ fn demand_full_is_right(name: &str, seeds: std::ops::Range<u64>) {
         refused += counts.refused;
     }
     assert!(refused > 0, "{name}");
+}
+
+#[test]
+fn blocks_of_xfs_torn_while_written_back_are_recovered() {
+    let matrix = Matrix {
+        scene: &TORN_XFS,
+        seeds: 0..8,
+        states_max: 600,
+        operations: 100,
+        one_in: 1,
+        fsck_one_in: 2,
+        kernel_one_in: 0,
+        recovery_one_in: 20,
+        breakage: Breakage::None,
+        threads: 2,
+        keep: None,
+    };
+    let counts = matrix.run().unwrap();
+    println!("{counts}");
+    counts.demand_sound(&TORN_XFS).unwrap();
+    counts.demand_every_kind(&TORN_XFS).unwrap();
 }
 
 #[test]

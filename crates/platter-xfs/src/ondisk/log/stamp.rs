@@ -9,6 +9,10 @@ use super::BufferType;
 use crate::ondisk::checksum;
 use crate::ondisk::types::Lsn;
 
+/// Lengths of what is stamped.
+const LSN_BYTES: usize = 8;
+const CRC_BYTES: usize = 4;
+
 /// Where a block keeps what identifies its version; offsets in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
@@ -177,6 +181,23 @@ impl Stamp {
             let _ = Be64::new(lsn.0).write_to_prefix(slot);
         }
         self.seal_checksum(block);
+    }
+
+    /// Whether the block has the checksum that it stores.
+    #[must_use]
+    pub fn is_sealed(self, block: &[u8]) -> bool {
+        checksum::matches(block, self.crc)
+    }
+
+    /// Stores the LSN and the checksum of another version of the block.
+    pub fn copy(self, block: &mut [u8], from: &[u8]) {
+        for (at, len) in [(self.lsn, LSN_BYTES), (self.crc, CRC_BYTES)] {
+            let slot = block.get_mut(at..).and_then(|rest| rest.get_mut(..len));
+            let field = from.get(at..).and_then(|rest| rest.get(..len));
+            if let (Some(slot), Some(field)) = (slot, field) {
+                slot.copy_from_slice(field);
+            }
+        }
     }
 
     /// Stores the checksum.

@@ -13,7 +13,7 @@ use crate::ondisk::log::{BufferFlags, BufferFormat, BufferType, QuotaOff, Stamp}
 use crate::ondisk::{BasicBlock, DiskSuperblock, FsSize, Growth, Lsn, SuperblockRule, checksum};
 
 /// A logged part of a buffer: where it goes, and its bytes.
-type Part<'i> = (Range<usize>, &'i [u8]);
+pub(super) type Part<'i> = (Range<usize>, &'i [u8]);
 
 /// Applies the item of a buffer.
 pub(super) fn apply(pass: &mut SecondPass<'_>, item: &Item) -> Result<Applied> {
@@ -50,7 +50,15 @@ pub(super) fn apply(pass: &mut SecondPass<'_>, item: &Item) -> Result<Applied> {
     let has_header = is_v5 && !is_bare;
     let buffer = pass.buffers.get(format.block, len)?;
     if has_header && is_newer(&buffer.bytes, meta_uuid, lsn) {
-        return Ok(Applied::Skipped);
+        let Some(stamp) = buffer.torn_stamp() else {
+            return Ok(Applied::Skipped);
+        };
+        let torn = (stamp, &*buffer.bytes);
+        let Some(whole) = pass.torn.apply(format.block, torn, &parts) else {
+            return Ok(Applied::Skipped);
+        };
+        buffer.edit().copy_from_slice(&whole);
+        return Ok(Applied::Yes);
     }
     let bytes = buffer.edit();
     for (range, part) in parts {

@@ -36,6 +36,12 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
+    /// The stamp of what is on the device without the checksum that it stores.
+    pub(super) fn torn_stamp(&self) -> Option<Stamp> {
+        let stamp = Stamp::of_block(&self.bytes).filter(|_| !self.dirty);
+        stamp.filter(|stamp| !stamp.is_sealed(&self.bytes))
+    }
+
     /// The bytes, to change them.
     pub(super) fn edit(&mut self) -> &mut [u8] {
         self.dirty = true;

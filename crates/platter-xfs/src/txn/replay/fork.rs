@@ -139,6 +139,10 @@ fn change_block_owner(
     if written.is_some_and(|written| written != Lsn::NULL && written > lsn) {
         return Ok(Some(pointers));
     }
+    // A torn block keeps the checksum that says so.
+    if buffer.torn_stamp().is_some() && written == Some(lsn) {
+        return Ok(Some(pointers));
+    }
     let bytes = buffer.edit();
     if let Some(slot) = bytes.get_mut(OWNER_AT..OWNER_AT + 8) {
         slot.copy_from_slice(&owner.get().to_be_bytes());

@@ -11,6 +11,7 @@ mod transactions;
 mod cancelled;
 mod first_pass;
 mod buffers;
+mod torn;
 mod second_pass;
 mod buffer;
 mod fork;

@@ -6,6 +6,7 @@ use platter_vfs::Result;
 
 use super::buffers::Buffers;
 use super::cancelled::Cancelled;
+use super::torn::TornBlocks;
 use super::{LogScan, ReplayReport};
 use crate::ondisk::log::QuotaOff;
 use crate::ondisk::{Geometry, Lsn};
@@ -24,6 +25,7 @@ pub(super) enum Applied {
 pub(super) struct SecondPass<'t> {
     pub(super) geometry: Geometry,
     pub(super) buffers: Buffers<'t>,
+    pub(super) torn: TornBlocks,
     pub(super) cancelled: Cancelled,
     pub(super) quota_off: QuotaOff,
     /// The LSN of the transaction.
@@ -44,6 +46,7 @@ impl<'t> SecondPass<'t> {
         Self {
             geometry,
             buffers: Buffers::new(target, log),
+            torn: TornBlocks::default(),
             cancelled: scan.cancelled,
             quota_off: scan.quota_off,
             lsn: Lsn::NULL,

@@ -57,6 +57,29 @@ fn block_as_new_as_the_log_is_left_alone() {
 }
 
 #[test]
+fn block_that_was_torn_is_made_whole_by_the_log() {
+    let mut sample = Sample::at(3, 7);
+    let item = |fill| buffer(8, BufferType::Btree, BufferFlags::empty(), fill);
+    let mut operations = super::transaction(1, &item(0x11));
+    operations.extend(super::transaction(2, &item(0x22)));
+    sample.record(&operations);
+    let mut whole = tree_block(&sample, Lsn::new(3, 7));
+    whole[128..256].fill(0x22);
+    crate::ondisk::checksum::seal(&mut whole, 52);
+    let mut torn = whole.clone();
+    torn[128..256].fill(0);
+    sample.data.write_at(8 * 512, &torn).unwrap();
+    let report = sample.replay().unwrap();
+    assert_eq!((report.items_replayed, report.items_skipped), (1, 1));
+    assert_eq!(sample.data_at(8 * 512, 4096), whole);
+    // Rotten where the log has nothing, it stays as it is.
+    torn[3000] = 1;
+    sample.data.write_at(8 * 512, &torn).unwrap();
+    assert_eq!(sample.replay().unwrap().items_skipped, 2);
+    assert_eq!(sample.data_at(8 * 512, 4096), torn);
+}
+
+#[test]
 fn blocks_of_realtime_files_are_replayed_as_they_are() {
     let mut sample = Sample::at(3, 7);
     let mut stored = tree_block(&sample, Lsn::new(3, 9));
