@@ -20,7 +20,7 @@ use crate::oracle::xfs;
 use crate::workload::{Abilities, Durability, Operation};
 
 /// What contents are moved by: a multiple of every block here.
-const SHIFT_BYTES: u64 = 4096;
+const SHIFT_BYTES: u64 = 16384;
 
 const DEFAULT: &[&str] = &["-d", "agcount=2"];
 const RMAP: &[&str] = &["-d", "agcount=2", "-m", "rmapbt=1"];
@@ -34,6 +34,8 @@ const PLAIN: &[&str] = &[
     "sparse=0",
 ];
 const LARGE_DIRECTORIES: &[&str] = &["-d", "agcount=2", "-n", "size=16384", "-m", "rmapbt=1"];
+const LONG_SECTORS: &[&str] = &["-d", "agcount=2", "-s", "size=4096"];
+const LONG_BLOCKS: &[&str] = &["-d", "agcount=2", "-b", "size=16384", "-m", "reflink=0"];
 const STRIPE: &[&str] = &["-d", "agcount=2", "-l", "su=32k", "-i", "nrext64=1"];
 const WIDE_STRIPE: &[&str] = &["-d", "agcount=2", "-l", "su=256k"];
 /// The shortest log that `mkfs.xfs` makes with these features.
@@ -102,6 +104,11 @@ pub(super) const SCENES: &[Scene] = &[
     Scene {
         subject: &GROWS,
         ..scene_of("xfs_allocsize", Mode::Xfs, RMAP)
+    },
+    scene_of("xfs_sectors", Mode::Xfs, LONG_SECTORS),
+    Scene {
+        size_kib: 128 << 10,
+        ..scene_of("xfs_16k", Mode::Xfs, LONG_BLOCKS)
     },
 ];
 

@@ -173,7 +173,7 @@ pub(super) const WHOLE: [Whole; 16] = [
         filesystem: Kind::Xfs,
         tests: Tests::Oracle,
         test: "xfs_log::many::many_logs",
-        variable: ["PLATTER_XFS_LOGS", "500"],
+        variable: ["PLATTER_XFS_LOGS", "1000"],
     },
     Whole {
         name: "xfs-exchanges",

@@ -241,7 +241,8 @@ fn of_scenes(scenes: &[Scene], filesystem: Kind) -> [Step; 5] {
             60.0,
             of(&edited, "edits", EDITS, 1),
         )
-        .demanding("sessions", edited_count * edits),
+        .demanding("sessions", edited_count * edits)
+        .demanding("killed", edited_count * edits * 100),
     ]
 }
 
