@@ -81,8 +81,13 @@ pub(crate) fn shapes() -> Vec<Shape> {
         len_bytes: layout.len_bytes,
         fields: layout.fields.iter().map(place).collect(),
     };
-    let layouts = platter_ext4::LAYOUTS.iter().chain(&platter_cache::LAYOUTS);
-    layouts.map(shape).collect()
+    let layouts = [
+        &platter_ext4::LAYOUTS[..],
+        &platter_xfs::LAYOUTS,
+        &platter_xfs::xfs_mount::LAYOUTS,
+        &platter_cache::LAYOUTS,
+    ];
+    layouts.into_iter().flatten().map(shape).collect()
 }
 
 impl Distance {

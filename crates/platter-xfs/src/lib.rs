@@ -35,3 +35,6 @@ pub mod check;
 pub use context::{FsContext, RealtimeDevice};
 pub use mount::{ImageCommit, Logging, MountOptions, Recovery, Unused, Xfs};
 pub use preallocation::Preallocation;
+
+/// Where the fields of what all threads share lie, but those of the [mount object](xfs_mount::LAYOUTS).
+pub const LAYOUTS: [platter_cache::layout::Layout; 2] = [txn::LOG_LAYOUT, space::LAYOUT];

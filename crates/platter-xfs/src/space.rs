@@ -29,18 +29,33 @@ pub struct Claim {
 #[derive(Debug, Default)]
 pub struct Space {
     groups: Shelves<Padded<Slot>>,
-    /// Freed extents that may come back with a crash.
-    busy: AtomicUsize,
-    /// Extents that a crash may bring back to others.
-    unshared: AtomicUsize,
-    /// How often blocks that were freed or reserved could be allocated again.
-    returned: AtomicU64,
     /// Free blocks that files cannot have: what the B-trees of groups may need, and the reserve pool.
     floor: AtomicI64,
     /// Blocks of the floor that are the reserve pool.
     pool: AtomicI64,
     /// What files held before this mount is never overwritten.
     keeps_old: AtomicBool,
+    counts: Padded<Counts>,
+}
+
+platter_cache::layout!(
+    /// Of the groups of a mount.
+    pub(crate) LAYOUT: Space {
+        ReadOnly: groups;
+        Rare: floor, pool, keeps_old;
+        Hot: counts;
+    }
+);
+
+/// What changes count that free blocks.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Freed extents that may come back with a crash.
+    busy: AtomicUsize,
+    /// Extents that a crash may bring back to others.
+    unshared: AtomicUsize,
+    /// How often blocks that were freed or reserved could be allocated again.
+    returned: AtomicU64,
     /// Changes that were begun again since another one had a group.
     conflicts: AtomicU64,
 }
@@ -150,18 +165,18 @@ impl Space {
 
     /// Counts a change that is begun again.
     pub(crate) fn note_conflict(&self) {
-        self.conflicts.fetch_add(1, Ordering::Relaxed);
+        self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Changes that were begun again since another one had a group.
     #[must_use]
     pub fn conflicts(&self) -> u64 {
-        self.conflicts.load(Ordering::Relaxed)
+        self.counts.conflicts.load(Ordering::Relaxed)
     }
 
     /// Whether blocks were freed that may not be allocated yet.
     pub(crate) fn has_busy(&self) -> bool {
-        !self.keeps_old() && self.busy.load(Ordering::Acquire) > 0
+        !self.keeps_old() && self.counts.busy.load(Ordering::Acquire) > 0
     }
 
     /// Looks in all groups for freed blocks that may be allocated again.
@@ -180,7 +195,7 @@ impl Space {
         log: &Log,
     ) -> (u64, bool) {
         let all = blocks.end.saturating_sub(blocks.start);
-        if self.unshared.load(Ordering::Acquire) == 0 {
+        if self.counts.unshared.load(Ordering::Acquire) == 0 {
             return (all, false);
         }
         let mut held = self.lock(ag);
@@ -204,12 +219,12 @@ impl Space {
 
     /// How often blocks that were freed or reserved could be allocated again.
     pub(crate) fn returned(&self) -> u64 {
-        self.returned.load(Ordering::Acquire)
+        self.counts.returned.load(Ordering::Acquire)
     }
 
     /// Counts free blocks that can be allocated again and were in no checkpoint.
     pub(crate) fn note_returned(&self) {
-        self.returned.fetch_add(1, Ordering::AcqRel);
+        self.counts.returned.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Has contents never overwrite what files held before, nor blocks that were freed.
@@ -267,14 +282,14 @@ impl Held {
     pub(crate) fn note_freed(&mut self, sequence: u64, start: AgBlock, count: u32) {
         let blocks = start.0..start.0.saturating_add(count);
         self.holds().busy.push((sequence, blocks));
-        self.space.busy.fetch_add(1, Ordering::AcqRel);
+        self.space.counts.busy.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Blocks have one user left since a checkpoint, or were moved by it: they are not to be overwritten before it is durable.
     pub(crate) fn note_unshared(&mut self, sequence: u64, start: AgBlock, count: u32) {
         let blocks = start.0..start.0.saturating_add(count);
         self.holds().unshared.push((sequence, blocks));
-        self.space.unshared.fetch_add(1, Ordering::AcqRel);
+        self.space.counts.unshared.fetch_add(1, Ordering::AcqRel);
     }
 
     fn finish_unshared(&mut self, log: &Log) {
@@ -283,7 +298,7 @@ impl Held {
         unshared.retain(|(sequence, _)| !log.is_durable(*sequence));
         let gone = before - unshared.len();
         if gone > 0 {
-            self.space.unshared.fetch_sub(gone, Ordering::AcqRel);
+            self.space.counts.unshared.fetch_sub(gone, Ordering::AcqRel);
         }
     }
 
@@ -332,8 +347,8 @@ impl Held {
         busy.retain(|(sequence, _)| *sequence > reusable);
         let gone = before - busy.len();
         if gone > 0 {
-            self.space.busy.fetch_sub(gone, Ordering::AcqRel);
-            self.space.returned.fetch_add(1, Ordering::AcqRel);
+            self.space.counts.busy.fetch_sub(gone, Ordering::AcqRel);
+            self.space.counts.returned.fetch_add(1, Ordering::AcqRel);
         }
     }
 

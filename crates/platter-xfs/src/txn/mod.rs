@@ -8,7 +8,9 @@ pub mod log;
 pub mod transaction;
 pub mod unmount;
 
-pub use log::{BlockType, Header, HeaderVerifier, InodePlace, InodeVersion, Log};
+pub use log::{
+    BlockType, Header, HeaderVerifier, InodePlace, InodeVersion, LAYOUT as LOG_LAYOUT, Log,
+};
 pub use log_device::LogDevice;
 pub use replay::{LogPosition, LogScan, LogState, ReplayReport, find_position, replay, scan};
 pub use transaction::{FoundInode, NewBytes, NewImage, Transaction};

@@ -105,6 +105,9 @@ const _: () = {
     assert!(!Written::<Packed>::LAYOUT.is_parted());
 };
 
+/// Where the fields of the driver's mount object lie, and those of a group.
+pub const LAYOUTS: [FieldLayout; 3] = [Mount::LAYOUT, Written::<Layout>::LAYOUT, PerAg::LAYOUT];
+
 /// A transaction that runs, until it is dropped. It is counted only once it is past the gate.
 #[derive(Debug)]
 #[must_use]

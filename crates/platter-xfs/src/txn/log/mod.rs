@@ -88,6 +88,15 @@ pub struct Log {
     writing_back: Padded<Mutex<(), { rank(10, 2) }>>,
 }
 
+platter_cache::layout!(
+    /// Of the log.
+    pub LAYOUT: Log {
+        ReadOnly: device, data, buffers, geometry, shape, capacity;
+        Rare: failure;
+        Hot: changes, lists, grants, space, reserve_turn, regrant_turn, force, forced, position, writing_back;
+    }
+);
+
 /// Which checkpoints are durable.
 #[derive(Debug, Default)]
 struct Force {
