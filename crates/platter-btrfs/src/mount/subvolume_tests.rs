@@ -256,6 +256,51 @@ fn deleted_subvolume_is_read_until_its_last_user_is_gone() {
     pool.assert_clean();
 }
 
+/// Makes a subvolume with a file, deletes it in a later mount, which ends without an unmount if the next one is to drop its
+/// tree, and makes another.
+fn make_after_deletion(drops_in_next_mount: bool) {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = pool.mount_without_thread();
+    let top = mounted.root().unwrap().id();
+    let old = subvolumes(&mounted).create(&context, top, name("old"));
+    let old = old.unwrap();
+    write(&*old, "file", b"old");
+    let number = old.id().tree;
+    drop(old);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    let mut mounted = pool.mount_without_thread();
+    let old = mounted.root().unwrap().lookup(name("old")).unwrap();
+    old.lookup(name("file")).unwrap();
+    let deleted = subvolumes(&mounted).delete(&context, top, name("old"), None);
+    deleted.unwrap();
+    if drops_in_next_mount {
+        // It is in use, and so stays.
+        mounted.sync().unwrap();
+        drop((old, mounted));
+        mounted = pool.mount_without_thread();
+    } else {
+        drop(old);
+    }
+    assert!(!mounted.super_block().dead_subvolumes.is_empty());
+    dead_subvolumes::drop_all(mounted.super_block()).unwrap();
+    let new = subvolumes(&mounted).create(&context, top, name("new"));
+    let new = new.unwrap();
+    assert_ne!(new.id().tree, number);
+    assert!(is(&new.lookup(name("file")), Condition::NotFound));
+    drop(new);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+}
+
+#[test]
+fn new_subvolume_has_nothing_of_the_last_that_was_deleted() {
+    make_after_deletion(false);
+    make_after_deletion(true);
+}
+
 #[test]
 fn deleted_subvolumes_leave_nothing() {
     let pool = Pool::make(1, 192, &["-m", "single", "-n", "4096"]);

@@ -76,6 +76,7 @@ fn add(superblock: &SuperBlock, subvolume: &Subvolume) -> Result<()> {
     let has_begun = item.drop_progress != Key::MIN;
     let context = superblock.context();
     let since = context.root_item_offset(subvolume.id)?;
+    superblock.keep_number(subvolume.id);
     superblock
         .dead_subvolumes
         .queue

@@ -126,7 +126,7 @@ pub struct SuperBlock {
     in_use: SubvolumesInUse,
     /// Held while a subvolume is made, deleted, or changed as a whole.
     subvolume_changes: Mutex<(), { rank(2, 3) }>,
-    /// The last number that a subvolume got.
+    /// The last number that a subvolume of this mount got, or that one had whose tree is to be dropped.
     last_subvolume: Mutex<TreeId, { rank(8, 5) }>,
     /// Deleted subvolumes whose trees are to be dropped.
     pub(crate) dead_subvolumes: DeadSubvolumes,
@@ -315,6 +315,13 @@ impl SuperBlock {
         // An error is reported by the next sync of its file.
         let _ = self.dirty.write_back(write_back_files);
         true
+    }
+
+    /// Keeps the number of a subvolume whose tree is to be dropped from new ones: what is known of its tree, and of inodes
+    /// in it, stays for as long as the mount.
+    pub(crate) fn keep_number(&self, id: TreeId) {
+        let mut last = self.last_subvolume.lock();
+        *last = (*last).max(id);
     }
 
     /// A count that grows with each change, and may wrap.

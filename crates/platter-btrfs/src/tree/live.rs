@@ -56,6 +56,7 @@ fn digits(id: TreeId) -> impl Iterator<Item = usize> {
 impl LiveTrees {
     /// Adds a tree, which is not among them.
     pub fn add(&self, id: TreeId, versions: Arc<RwLock<Versions, { rank(9, 1) }>>) {
+        debug_assert!(self.read(id).is_none(), "{id:?} is among them");
         let mut node = Box::new(Node {
             id,
             versions,
