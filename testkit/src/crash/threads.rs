@@ -35,6 +35,8 @@ struct Lane {
     model: MemFs,
     generator: Generator,
     now: Tree,
+    /// What it did in this mount.
+    listing: Vec<String>,
 }
 
 /// Runs the rounds, and demands that the filesystem is what the model is after each.
@@ -56,6 +58,7 @@ fn rounds(threads: &Threads) -> Result<()> {
             model: model(),
             generator: Generator::new(seed, mix, &[base, "shared"], prefix),
             now: Tree::default(),
+            listing: Vec::new(),
         }
     });
     let fs = scene.mount(&devices, threads.seed)?;
@@ -70,17 +73,27 @@ fn rounds(threads: &Threads) -> Result<()> {
     fs.unmount()?;
     for round in 0..threads.rounds {
         let fs = scene.mount(&devices, threads.seed)?;
-        std::thread::scope(|scope| -> Result<()> {
+        for lane in &mut lanes {
+            lane.listing.clear();
+        }
+        let ran = std::thread::scope(|scope| -> Result<()> {
             let run = |lane| scope.spawn(|| run_lane(lane, &*fs, threads.operations));
             let running: Vec<_> = lanes.iter_mut().map(run).collect();
             for lane in running {
                 lane.join().map_err(|_| anyhow!("a thread panicked"))??;
             }
             Ok(())
-        })?;
+        });
+        let listing = || {
+            let [first, second] = &lanes;
+            [&first.listing[..], &second.listing].concat().join("\n")
+        };
+        ran.with_context(listing)?;
         let [first, second] = &lanes;
         let expected = first.now.clone().joined(second.now.clone());
-        demand_equal(&*fs, &expected).with_context(|| format!("round {round}, mounted"))?;
+        let equal =
+            demand_equal(&*fs, &expected).with_context(|| format!("round {round}, mounted"));
+        equal.with_context(listing)?;
         fs.unmount()?;
         drop(fs);
         judge(threads, &devices, &expected).with_context(|| format!("round {round}, after"))?;
@@ -122,6 +135,8 @@ fn run_lane(lane: &mut Lane, fs: &dyn Filesystem, count: usize) -> Result<()> {
             break;
         };
         let (done, expected) = (ours.apply(&operation), theirs.apply(&operation));
+        lane.listing
+            .push(format!("{number}: {operation:?}: {done:?}"));
         ensure!(
             is_same(&done, &expected),
             "{number}: {operation:?}: {done:?}, and the model {expected:?}"
