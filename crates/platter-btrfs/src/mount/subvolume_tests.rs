@@ -302,6 +302,31 @@ fn new_subvolume_has_nothing_of_the_last_that_was_deleted() {
 }
 
 #[test]
+fn new_file_has_not_the_number_of_the_last_that_was_deleted() {
+    for bytes in [&b""[..], &[1; 9000]] {
+        let pool = Pool::make(1, 192, &["-m", "single"]);
+        let context = Context::root();
+        let mounted = mount(&pool);
+        let root = mounted.root().unwrap();
+        write(&*root, "old", bytes);
+        let old = root.lookup(name("old")).unwrap().id();
+        drop(root);
+        mounted.unmount().unwrap();
+        drop(mounted);
+        let mounted = mount(&pool);
+        let root = mounted.root().unwrap();
+        root.unlink(&context, name("old")).unwrap();
+        mounted.sync().unwrap();
+        write(&*root, "new", b"new");
+        assert!(root.lookup(name("new")).unwrap().id().number > old.number);
+        drop(root);
+        mounted.unmount().unwrap();
+        drop(mounted);
+        pool.assert_clean();
+    }
+}
+
+#[test]
 fn deleted_subvolumes_leave_nothing() {
     let pool = Pool::make(1, 192, &["-m", "single", "-n", "4096"]);
     let context = Context::root();

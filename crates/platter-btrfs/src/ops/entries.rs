@@ -98,6 +98,8 @@ pub(super) fn remove_last(
         remove(directory, handle, editor, name, inode)?;
         return Ok(false);
     }
+    let numbers = &directory.fs.free_objectids;
+    numbers.note_deleted(directory.tree_id(), inode);
     let index = entry(directory, name, inode).remove_with_inode(editor)?;
     note_removal(directory, handle, index, inode);
     Ok(true)

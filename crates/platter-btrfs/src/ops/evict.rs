@@ -32,6 +32,8 @@ fn remove(inode: &BtrfsInode, may_have_extents: bool) -> Result<bool> {
         if may_have_extents && inode::change::has_extents(editor, number)? {
             return Ok(false);
         }
+        let numbers = &inode.fs.free_objectids;
+        numbers.note_deleted(inode.tree_id(), number);
         inode::change::remove_items(editor, number)?;
         if !handle.withdraw_orphan(inode.tree_id(), number) {
             inode::change::remove_orphan(editor, number)?;

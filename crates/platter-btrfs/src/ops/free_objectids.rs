@@ -13,8 +13,16 @@ use crate::txn::Editor;
 /// The numbers that new inodes get.
 #[derive(Debug, Default)]
 pub(super) struct FreeObjectIds {
-    /// The numbers of the next inodes, of subvolumes that got some.
-    next: Mutex<BTreeMap<TreeId, u64>>,
+    /// Of subvolumes that got inodes in this mount, or lost some.
+    next: Mutex<BTreeMap<TreeId, Next>>,
+}
+
+/// The number of the next inode of a subvolume.
+#[derive(Debug, Clone, Copy)]
+enum Next {
+    Is(u64),
+    /// At least this one: what is in the tree was not looked at.
+    AtLeast(u64),
 }
 
 impl FreeObjectIds {
@@ -23,13 +31,23 @@ impl FreeObjectIds {
         // The caller has the tree locked: no other thread gives numbers in it.
         let known = self.next.lock().get(&tree).copied();
         let next = match known {
-            Some(next) => next,
+            Some(Next::Is(next)) => next,
+            Some(Next::AtLeast(least)) => inode::change::next_number(editor)?.max(least),
             None => inode::change::next_number(editor)?,
         };
         if next > LAST_FREE_OBJECT {
             return Err(Condition::NoSpace.into());
         }
-        self.next.lock().insert(tree, next + 1);
+        self.next.lock().insert(tree, Next::Is(next + 1));
         Ok(next)
+    }
+
+    /// An inode is deleted. The caller has the tree locked.
+    pub(super) fn note_deleted(&self, tree: TreeId, number: u64) {
+        let mut all = self.next.lock();
+        let next = all.entry(tree).or_insert(Next::AtLeast(0));
+        if let Next::AtLeast(least) = next {
+            *least = (*least).max(number + 1);
+        }
     }
 }
