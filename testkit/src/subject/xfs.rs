@@ -19,8 +19,9 @@ use crate::loopdev;
 use crate::oracle::xfs;
 use crate::workload::{Abilities, Durability, Operation};
 
-/// What contents are moved by: a multiple of every block here.
-const SHIFT_BYTES: u64 = 16384;
+/// What contents are moved by: a multiple of the blocks of most scenes, and of the longest.
+const SHIFT_BYTES: u64 = 4096;
+const LONG_SHIFT_BYTES: u64 = 16384;
 
 const DEFAULT: &[&str] = &["-d", "agcount=2"];
 const RMAP: &[&str] = &["-d", "agcount=2", "-m", "rmapbt=1"];
@@ -81,11 +82,11 @@ pub(super) const SCENES: &[Scene] = &[
         subject: &WRITES_BACK,
         ..scene_of("xfs_rmap", Mode::Xfs, RMAP)
     },
+    scene_of("xfs_1k", Mode::Xfs, SMALL_BLOCKS),
     Scene {
         subject: &WRITES_BACK,
-        ..scene_of("xfs_1k", Mode::Xfs, SMALL_BLOCKS)
+        ..scene_of("xfs_plain", Mode::Xfs, PLAIN)
     },
-    scene_of("xfs_plain", Mode::Xfs, PLAIN),
     scene_of("xfs_stripe", Mode::XfsLog, STRIPE),
     scene_of("xfs_dirs", Mode::Xfs, LARGE_DIRECTORIES),
     Scene {
@@ -220,13 +221,17 @@ impl Subject for XfsSubject {
             fallocate: true,
             copies: true,
             clones: !scene.options.concat().contains("reflink=0"),
-            shift_bytes: SHIFT_BYTES,
+            shift_bytes: if scene.options == LONG_BLOCKS {
+                LONG_SHIFT_BYTES
+            } else {
+                SHIFT_BYTES
+            },
             ..Abilities::default()
         }
     }
 
     /// The kernel takes a block that was torn while it was written back for newer than the log: what is written back here
-    /// has blocks of this size at most.
+    /// has blocks of this size, which lie at multiples of it.
     fn sector_bytes(&self) -> u32 {
         if self.is_short && !self.tears {
             4096
