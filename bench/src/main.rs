@@ -26,7 +26,6 @@ mod requests;
 mod instructions;
 
 use anyhow::{Context, Result, bail, ensure};
-use growing::Growing;
 use measure::Quiet;
 use mechanisms::Mechanism;
 use peers::Choice;
@@ -55,6 +54,7 @@ usage: cargo xtask bench COMMAND [OPTIONS]
   report       make docs/PERFORMANCE.md and docs/performance/ of what is kept; with --check, compare them
 
   --quick      so little that only counts mean anything
+  --resume     leave out what a run of the same source has measured as a whole: after one that was killed
   --only LIST  of workloads, jobs, what grows, applications, or mechanisms, separated by commas
   --sides LIST of library, kernel, fuse, device, fuse2fs, bindfs, bindfs-long, null, null-device,
                tmpfs
@@ -206,6 +206,9 @@ fn joint_place(choice: &Choice) -> Extent {
     }
 }
 
+/// Of what is measured already.
+const NOTHING_FAILED: Result<Vec<String>> = Ok(Vec::new());
+
 /// What failed of a measurement, or that all of it did.
 fn failures(measured: Result<Vec<String>>) -> Vec<String> {
     measured.unwrap_or_else(|error| vec![format!("{error:#}")])
@@ -231,8 +234,10 @@ fn peers(choice: &Choice) -> Vec<String> {
         return Vec::new();
     }
     let measure = |format| {
-        let growing = Growing::begin(peers::record_name(format), place(choice))?;
-        peers::measure(choice, format, growing)
+        let growing = choice.begin(peers::record_name(format), place(choice))?;
+        growing.map_or(NOTHING_FAILED, |growing| {
+            peers::measure(choice, format, growing)
+        })
     };
     let name = |&format: &FsType| peers::record_name(format).to_owned();
     each(choice.formats.iter().copied(), name, measure)
@@ -241,8 +246,8 @@ fn peers(choice: &Choice) -> Vec<String> {
 fn mechanisms(choice: &Choice) -> Vec<String> {
     let chosen = |mechanism: &Mechanism| choice.takes(mechanism.word());
     let measure = |mechanism: Mechanism| {
-        let growing = Growing::begin(&mechanism.record_name(), place(choice))?;
-        mechanism.measure(choice, growing)
+        let growing = choice.begin(&mechanism.record_name(), place(choice))?;
+        growing.map_or(NOTHING_FAILED, |growing| mechanism.measure(choice, growing))
     };
     let mechanisms = Mechanism::ALL.into_iter().filter(chosen);
     each(mechanisms, |mechanism| mechanism.record_name(), measure)
@@ -254,8 +259,10 @@ fn programs(choice: &Choice) -> Vec<String> {
         return Vec::new();
     }
     let measure = |format| {
-        let growing = Growing::begin(programs::record_name(format), place(choice))?;
-        programs::measure(format, choice, growing)
+        let growing = choice.begin(programs::record_name(format), place(choice))?;
+        growing.map_or(NOTHING_FAILED, |growing| {
+            programs::measure(format, choice, growing)
+        })
     };
     let name = |&format: &FsType| programs::record_name(format).to_owned();
     each(choice.formats.iter().copied(), name, measure)
@@ -265,32 +272,44 @@ fn scale(choice: &Choice) -> Vec<String> {
     if !scale::takes_any(choice) {
         return Vec::new();
     }
-    let growing = Growing::begin("scale", place(choice));
-    failures(growing.and_then(|growing| scale::measure(choice, growing)))
+    let growing = choice.begin("scale", place(choice));
+    failures(growing.and_then(|growing| match growing {
+        Some(growing) => scale::measure(choice, growing),
+        None => NOTHING_FAILED,
+    }))
 }
 
 fn reading(choice: &Choice) -> Vec<String> {
     if !choice.takes(READING) {
         return Vec::new();
     }
-    let growing = Growing::begin("reading", place(choice));
-    failures(growing.and_then(|growing| reading::measure(choice, growing)))
+    let growing = choice.begin("reading", place(choice));
+    failures(growing.and_then(|growing| match growing {
+        Some(growing) => reading::measure(choice, growing),
+        None => NOTHING_FAILED,
+    }))
 }
 
 fn checks(choice: &Choice) -> Vec<String> {
     if !choice.takes(CHECKS) {
         return Vec::new();
     }
-    let growing = Growing::begin("checks", joint_place(choice));
-    failures(growing.and_then(|growing| checks::measure(choice, growing)))
+    let growing = choice.begin("checks", joint_place(choice));
+    failures(growing.and_then(|growing| match growing {
+        Some(growing) => checks::measure(choice, growing),
+        None => NOTHING_FAILED,
+    }))
 }
 
 fn applications(choice: &Choice) -> Vec<String> {
     if !applications::takes_any(choice) {
         return Vec::new();
     }
-    let growing = Growing::begin("applications", joint_place(choice));
-    failures(growing.and_then(|growing| applications::measure(choice, growing)))
+    let growing = choice.begin("applications", joint_place(choice));
+    failures(growing.and_then(|growing| match growing {
+        Some(growing) => applications::measure(choice, growing),
+        None => NOTHING_FAILED,
+    }))
 }
 
 /// What is chosen; `formats` where none is named.
@@ -302,6 +321,7 @@ fn choice(options: &[&str], formats: &[FsType]) -> Result<Choice> {
         rounds: None,
         files: None,
         formats: Vec::new(),
+        resumes: false,
     };
     let mut options = options.iter();
     while let Some(&option) = options.next() {
@@ -311,6 +331,7 @@ fn choice(options: &[&str], formats: &[FsType]) -> Result<Choice> {
         };
         match option {
             "--quick" => choice.extent = Extent::Quick,
+            "--resume" => choice.resumes = true,
             "--only" => choice.parts.extend(value()?.split(',').map(str::to_owned)),
             "--sides" => {
                 for word in value()?.split(',') {

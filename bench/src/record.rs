@@ -95,6 +95,33 @@ impl<T: DeserializeOwned> Record<T> {
     }
 }
 
+/// The part of a record that has to do with its source, and whether it is whole.
+#[derive(Debug, Deserialize)]
+struct Head {
+    commit: String,
+    #[serde(default)]
+    is_partial: bool,
+    #[serde(default)]
+    failures: Vec<String>,
+}
+
+/// Whether what counts has all of `NAME.json`, of the source that is measured now.
+pub(crate) fn is_measured(name: &str) -> Result<bool> {
+    is_whole_in(
+        &dir(Extent::Full).join(format!("{name}.json")),
+        is_this_source,
+    )
+}
+
+fn is_whole_in(path: &Path, is_this: impl Fn(&str) -> bool) -> Result<bool> {
+    if !path.exists() {
+        return Ok(false);
+    }
+    let head: Head = serde_json::from_str(&fs::read_to_string(path)?)
+        .with_context(|| path.display().to_string())?;
+    Ok(!head.is_partial && head.failures.is_empty() && is_this(&head.commit))
+}
+
 /// What this program was called by.
 pub(crate) fn command() -> String {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -143,19 +170,27 @@ pub(crate) fn look(when: &str, extent: Extent) -> Result<Quiet> {
     Ok(quiet)
 }
 
-/// The commit that is measured; what a run itself writes makes no other source of it.
+/// What a run itself writes, which makes no other source.
+const WRITTEN: [&str; 2] = [":(exclude)bench/results", ":(exclude)docs"];
+
+fn git(arguments: &[&str]) -> Result<Vec<u8>> {
+    let mut git = testkit::tool::command("git");
+    let finished = testkit::tool::succeed(git.current_dir(root()).args(arguments))?;
+    Ok(finished.stdout)
+}
+
+/// Whether the working tree has the source of a commit.
+fn is_this_source(commit: &str) -> bool {
+    let compared = [&["diff", "--quiet", commit, "--", "."][..], &WRITTEN].concat();
+    git(&compared).is_ok()
+}
+
+/// The commit that is measured.
 fn commit() -> String {
-    let git = |arguments: &[&str]| {
-        let mut git = testkit::tool::command("git");
-        testkit::tool::succeed(git.current_dir(root()).args(arguments))
-    };
-    let written = [":(exclude)bench/results", ":(exclude)docs"];
-    let compared = [&["diff", "--quiet", "HEAD", "--", "."][..], &written].concat();
     match git(&["describe", "--always", "--abbrev=12"]) {
-        Ok(finished) => {
-            let name = String::from_utf8_lossy(&finished.stdout);
-            let is_other = git(&compared).is_err();
-            let suffix = if is_other { "-dirty" } else { "" };
+        Ok(name) => {
+            let name = String::from_utf8_lossy(&name);
+            let suffix = if is_this_source("HEAD") { "" } else { "-dirty" };
             format!("{}{suffix}", name.trim_end())
         }
         // A source tree without its history is as good.
@@ -180,4 +215,29 @@ pub(crate) fn keep<T: Serialize>(keep: Keep, name: &str, result: &T) -> Result<(
     let command = format!("cargo xtask bench {name} --keep");
     let quiet = [Quiet::look(Extent::Full)?; 2];
     Record::of(command, quiet, result)?.keep(name, &dir(Extent::Full))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_records_of_this_source_need_no_other_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("runs.json");
+        let is_whole = || is_whole_in(&path, |commit| commit == "this").unwrap();
+        assert!(!is_whole());
+        for (text, expected) in [
+            (r#"{"commit":"this","result":[1]}"#, true),
+            (r#"{"commit":"other","result":[1]}"#, false),
+            (r#"{"commit":"this","is_partial":true,"result":[1]}"#, false),
+            (
+                r#"{"commit":"this","failures":["no disk"],"result":[1]}"#,
+                false,
+            ),
+        ] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(is_whole(), expected, "{text}");
+        }
+    }
 }

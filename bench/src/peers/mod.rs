@@ -14,13 +14,15 @@ pub(crate) use self::run::{Orders, Part, Sample, judge, run};
 use crate::child;
 use crate::growing::Growing;
 use crate::measure::Latencies;
-use crate::record::Extent;
+use crate::record::{self, Extent};
 use crate::side::Side;
 use crate::stage::Stage;
 use crate::work::{self, Storage, Workload};
 
 /// Rounds of a measurement: in each, every side has a turn, first in one order, then backwards.
 const ROUNDS: usize = 3;
+/// Turns of fuse2fs, which takes more time than all other sides.
+const FUSE2FS_TURNS_MAX: usize = 3;
 /// What the caches of platter may take: space for what is worked on, as the kernel has it. What less
 /// costs is measured apart, where caches grow.
 pub(crate) const CACHE_BYTES: u64 = 512 << 20;
@@ -38,6 +40,8 @@ pub(crate) struct Choice {
     pub(crate) files: Option<u64>,
     /// What the images hold, one after the other.
     pub(crate) formats: Vec<FsType>,
+    /// What a run of the same source has measured as a whole is left as it is.
+    pub(crate) resumes: bool,
 }
 
 /// The name of the raw runs of a format.
@@ -75,6 +79,20 @@ pub(crate) struct Sampled {
 }
 
 impl Choice {
+    /// Raw runs that are to be kept under a name; nothing where a run of this source left them, and only the rest is asked
+    /// for.
+    pub(crate) fn begin<T: Serialize + Default>(
+        &self,
+        name: &str,
+        place: Extent,
+    ) -> Result<Option<Growing<T>>> {
+        if self.resumes && place == Extent::Full && record::is_measured(name)? {
+            println!("{name} is measured");
+            return Ok(None);
+        }
+        Growing::begin(name, place).map(Some)
+    }
+
     /// Whether the part of this name was asked for.
     pub(crate) fn takes(&self, name: &str) -> bool {
         self.parts.is_empty() || self.parts.iter().any(|part| part == name)
@@ -171,8 +189,11 @@ fn alternate(
     let mut sides = choice.sides(format);
     sides.retain(|side| side.takes(workload));
     let mut samples = Vec::new();
-    for _ in 0..rounds {
+    for round in 0..rounds {
         for side in sides.clone() {
+            if side == Side::Fuse2fs && round >= FUSE2FS_TURNS_MAX {
+                continue;
+            }
             let orders = Orders {
                 side,
                 format,
