@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use super::members::{Members, mounted_alone};
@@ -16,6 +17,10 @@ use crate::loopdev::LoopDevice;
 const REST_CHECKS_MAX: u32 = 2000;
 /// Time between two looks.
 const REST_CHECK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// How often a device that is in use is tried again, and the time in between.
+const BUSY_TRIES: u32 = 20;
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether the kernel may change what it mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,13 +105,22 @@ impl Mount {
         options: &str,
         access: Access,
     ) -> Result<Self> {
-        let context = rustix::mount::fsopen(fs_type.kernel_name(), FsOpenFlags::FSOPEN_CLOEXEC)
-            .context("fsopen; mounting takes root")?;
-        let configured = configure(&context, fs_type, devices, options, access)
-            .and_then(|()| Ok(rustix::mount::fsconfig_create(&context)?));
-        if let Err(error) = configured {
-            bail!("{error}: {}", complaints(&context));
-        }
+        let mut tries = 0..BUSY_TRIES;
+        let context = loop {
+            let context = rustix::mount::fsopen(fs_type.kernel_name(), FsOpenFlags::FSOPEN_CLOEXEC)
+                .context("fsopen; mounting takes root")?;
+            let configured = configure(&context, fs_type, devices, options, access)
+                .and_then(|()| Ok(rustix::mount::fsconfig_create(&context)?));
+            let Err(error) = configured else {
+                break context;
+            };
+            // A program that another thread starts has the descriptors of this process until it begins.
+            let is_busy = error.downcast_ref() == Some(&Errno::BUSY);
+            if !is_busy || tries.next().is_none() {
+                bail!("{error}: {}", complaints(&context));
+            }
+            std::thread::sleep(BUSY_PAUSE);
+        };
         let attributes = match access {
             Access::ReadOnly | Access::Replay => MountAttrFlags::MOUNT_ATTR_RDONLY,
             Access::ReadWrite => access_times(options),
