@@ -44,6 +44,10 @@ impl FreeObjectIds {
 
     /// An inode is deleted. The caller has the tree locked.
     pub(super) fn note_deleted(&self, tree: TreeId, number: u64) {
+        // New inodes get no number beyond that, and do not begin after one.
+        if number > LAST_FREE_OBJECT {
+            return;
+        }
         let mut all = self.next.lock();
         let next = all.entry(tree).or_insert(Next::AtLeast(0));
         if let Next::AtLeast(least) = next {

@@ -44,6 +44,9 @@ fn directory_for(superblock: &Arc<SuperBlock>, parent: InodeId) -> Result<Arc<Bt
 fn next_subvolume(superblock: &SuperBlock, handle: &Handle<'_>) -> Result<TreeId> {
     let mut last = superblock.last_subvolume.lock();
     let next = subvolume::next_id(handle)?.max(TreeId(last.0.saturating_add(1)));
+    if !next.is_subvolume() {
+        return Err(Condition::NoSpace.into());
+    }
     *last = next;
     Ok(next)
 }
