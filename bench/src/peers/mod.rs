@@ -19,9 +19,9 @@ use crate::side::Side;
 use crate::stage::Stage;
 use crate::work::{self, Storage, Workload};
 
-/// Rounds of a measurement: in each, every side has a turn, first in one order, then backwards.
+/// Rounds of a measurement: in each, every side has a turn, first in one order, then backwards; fuse2fs in the first ones.
 const ROUNDS: usize = 3;
-/// Turns of fuse2fs, which takes more time than all other sides.
+/// Turns of fuse2fs, which takes more time than all other sides, where no number of rounds is asked for.
 const FUSE2FS_TURNS_MAX: usize = 3;
 /// What the caches of platter may take: space for what is worked on, as the kernel has it. What less
 /// costs is measured apart, where caches grow.
@@ -191,7 +191,8 @@ fn alternate(
     let mut samples = Vec::new();
     for round in 0..rounds {
         for side in sides.clone() {
-            if side == Side::Fuse2fs && round >= FUSE2FS_TURNS_MAX {
+            let is_over = choice.rounds.is_none() && round >= FUSE2FS_TURNS_MAX;
+            if is_over && side == Side::Fuse2fs {
                 continue;
             }
             let orders = Orders {
