@@ -63,7 +63,7 @@ fn list_extent(checker: &mut Checker<'_>, key: Key, item: &ExtentItem, locus: Lo
         }
     };
     let newest = checker.context.superblock.generation.0.saturating_add(1);
-    // 0 is accepted by Linux as well.
+    // 0 is valid, as in `check_extent_item` of Linux.
     if item.generation.0 > newest {
         checker.found(locus, ExtentUseRule::Generation)?;
     }

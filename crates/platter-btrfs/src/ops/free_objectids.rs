@@ -13,7 +13,7 @@ use crate::txn::Editor;
 /// The numbers that new inodes get.
 #[derive(Debug, Default)]
 pub(super) struct FreeObjectIds {
-    /// Of subvolumes that got inodes in this mount, or lost some.
+    /// The next number of each subvolume that got inodes in this mount, or lost some.
     next: Mutex<BTreeMap<TreeId, Next>>,
 }
 
@@ -42,7 +42,7 @@ impl FreeObjectIds {
         Ok(next)
     }
 
-    /// An inode is deleted. The caller has the tree locked.
+    /// Records that an inode is deleted, so that no other gets its number in this mount. The caller has the tree locked.
     pub(super) fn note_deleted(&self, tree: TreeId, number: u64) {
         // New inodes get no number beyond that, and do not begin after one.
         if number > LAST_FREE_OBJECT {

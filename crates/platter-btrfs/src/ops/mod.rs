@@ -126,7 +126,7 @@ pub struct SuperBlock {
     in_use: SubvolumesInUse,
     /// Held while a subvolume is made, deleted, or changed as a whole.
     subvolume_changes: Mutex<(), { rank(2, 3) }>,
-    /// The last number that a subvolume of this mount got, or that one had whose tree is to be dropped.
+    /// The highest number of a subvolume that was made in this mount, or whose tree is to be dropped.
     last_subvolume: Mutex<TreeId, { rank(8, 5) }>,
     /// Deleted subvolumes whose trees are to be dropped.
     pub(crate) dead_subvolumes: DeadSubvolumes,
